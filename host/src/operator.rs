@@ -103,6 +103,7 @@ pub async fn run(
     let options = EngineOptions {
         concurrency: MAX_TURNS,
         memory: setup.memory.calls(),
+        files: setup.memory.files(),
         ..EngineOptions::default()
     };
     let beside = setup.cache_dir.as_deref().map(|folder| folder.join("versions"));
@@ -118,7 +119,8 @@ pub async fn run(
     let runtime = Runtime::with(options, compiler, cache)?;
     let writable = setup.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
     let config_maps_root = RootFolder::new(writable.join("config-maps"), setup.identity.clone());
-    let sources = PluginSources::new(config_maps_root.path(), Arc::clone(&instruments.metrics));
+    let metrics = Arc::clone(&instruments.metrics);
+    let sources = PluginSources::new(config_maps_root.path(), writable, metrics);
     let client = connection.client()?;
     let (reach, asking) = (Arc::clone(&connection), client.clone());
     instruments.health.ask_for_reach(move || {

@@ -54,12 +54,17 @@ async fn time(table: &mut Table) {
         location: folder.path().join("echo.wasm").into(),
         limits: Limits::default(),
         trust: Trust::default(),
+        tenant: String::new(),
     };
     let runtime = Runtime::new(EngineOptions::default()).expect("an engine");
     let meter = opentelemetry::global::meter("bench");
     let metrics = Arc::new(Metrics::new(&meter, Arc::default())).of("echo", &expected.parent);
     let (slot, mut live) = Slot::new(runtime, expected, metrics, Arc::new(Unproved));
-    let sources = PluginSources::new(std::env::temp_dir(), Arc::new(Metrics::unread()));
+    let sources = PluginSources::new(
+        std::env::temp_dir(),
+        std::env::temp_dir(),
+        Arc::new(Metrics::unread()),
+    );
     let _filled = sources.fill(Arc::new(slot));
     let _ = live.wait_for(|live| matches!(live, Live::Plugin(_))).await;
     let request = request();

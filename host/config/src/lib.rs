@@ -200,6 +200,18 @@ impl ControllerConfig {
         format!("{FIELD_MANAGER_PREFIX}{}", self.name)
     }
 
+    /// Returns with whom the controller shares what tenants have in equal parts: the namespace of its plugin's ConfigMap, which
+    /// decides who delivers the plugin; of another plugin, that of the account that writes its children. Empty for those of the
+    /// host itself.
+    #[must_use]
+    pub fn tenant(&self) -> &str {
+        match (&self.plugin, &self.service_account) {
+            (Location::ConfigMap(key), _) => key.namespace.as_deref().unwrap_or_default(),
+            (_, Some(account)) => &account.namespace,
+            (_, None) => "",
+        }
+    }
+
     /// Reports whether the plugin may make namespaces. A cluster-scoped parent may have children in those that it has made.
     #[must_use]
     pub fn makes_namespaces(&self) -> bool {

@@ -1,4 +1,5 @@
-//! Divides the memory of the process between plugin calls, the callers of the webhook, records, and everything else.
+//! Divides the memory of the process between plugin calls, the callers of the webhook, the files of plugins that are compiled,
+//! records, and everything else.
 
 use tracing::info;
 
@@ -10,6 +11,8 @@ use operator_host_runtime::{container, max_memory_of_call, max_memory_of_one_cal
 const CALLS_PART: usize = 2;
 /// The divisor for what callers of the webhook can make the host hold.
 const WEBHOOK_PART: usize = 4;
+/// The divisor for the files of plugins while they are compiled.
+const FILES_PART: usize = 8;
 /// The divisor for recorded calls that wait to be written.
 const RECORDS_PART: usize = 32;
 
@@ -40,6 +43,12 @@ impl Memory {
     #[must_use]
     pub const fn webhook(&self) -> usize {
         self.process / WEBHOOK_PART
+    }
+
+    /// Returns the bytes that the files of plugins may take while they are compiled.
+    #[must_use]
+    pub const fn files(&self) -> usize {
+        self.process / FILES_PART
     }
 
     /// Returns the bytes of recorded calls that wait to be written.

@@ -3,6 +3,7 @@
 //! What is pulled goes the way of a new file. A registry that does not answer, or answers with something else, changes
 //! nothing: the live version continues, and so does a candidate that was pulled before.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use operator_host_core::backoff;
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::trace;
 use operator_host_runtime::Digest;
+use operator_host_runtime::fair::Member;
 
 /// The delay before a registry that failed is asked again. It doubles up to the longest, or to a shorter interval.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -33,17 +35,6 @@ const JITTER: f64 = 0.2;
 struct Pulled {
     found: Found,
     file: PluginFile,
-}
-
-impl Pulled {
-    /// Returns the file with a signature that was noticed now.
-    fn signed(&self, signature: Option<Bytes>) -> PluginFile {
-        PluginFile {
-            signature,
-            noticed: Instant::now(),
-            ..self.file.clone()
-        }
-    }
 }
 
 /// Whether a problem must be reported. Without a live version its words are written into every object, and a registry can
@@ -60,6 +51,10 @@ pub(super) struct Follower {
     pub(super) reference: Reference,
     pub(super) settings: Arc<Settings>,
     pub(super) transports: Arc<Transports>,
+    /// With whom it takes turns to pull.
+    pub(super) turns: Arc<Member>,
+    /// Where the files are that were pulled.
+    pub(super) folder: PathBuf,
     /// Where to put what was pulled.
     pub(super) contents: watch::Sender<Option<PluginFile>>,
 }
@@ -147,15 +142,20 @@ impl Follower {
         let signature = self.signature(puller, &found).await?;
         let known = pulled.filter(|pulled| pulled.file.digest == found.layer.digest);
         if let Some(known) = known {
-            let file = known.signed(signature);
+            let file = known.file.signed(signature);
             return Ok(Some(Pulled { found, file }));
         }
         let digest = found.layer.digest;
+        let turn = self.turns.acquire(1).await;
         let bytes = match self.slot.stored(digest).await {
             Some(bytes) => bytes,
             None => puller.fetch(&found).await?,
         };
-        let file = PluginFile::new(bytes, digest, signature);
+        let folder = self.folder.clone();
+        let file = move || PluginFile::pulled(&folder, bytes, digest, signature);
+        let file = tokio::task::spawn_blocking(file).await;
+        let file = file.map_err(|error| error.to_string())?;
+        drop(turn);
         Ok(Some(Pulled { found, file }))
     }
 
@@ -171,7 +171,7 @@ impl Follower {
         }
         Ok(Some(Pulled {
             found: pulled.found.clone(),
-            file: pulled.signed(signature),
+            file: pulled.file.signed(signature),
         }))
     }
 

@@ -138,11 +138,6 @@ impl Versions {
         Ok(bytes.into())
     }
 
-    /// Reports whether the file of a version is there. It may be damaged.
-    pub(super) fn has(&self, digest: &Digest) -> bool {
-        self.file(&digest.to_string()).is_file()
-    }
-
     /// Stores a version as the first, and removes those over the count.
     ///
     /// # Errors

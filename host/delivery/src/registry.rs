@@ -3,19 +3,18 @@
 
 mod held;
 mod load;
-mod release;
+mod plugin_file;
 mod remote;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use self::held::Waiting;
-use self::load::Refused;
+pub use self::plugin_file::PluginFile;
 use super::acceptance::Trust;
 use super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, ProofResult, Recorded, UNMATCHED_PIN};
 use super::history::{History, HistoryEntry, Why};
@@ -27,6 +26,7 @@ use operator_host_contract::Kind;
 use operator_host_core::metrics::ControllerMetrics;
 use operator_host_core::object::shorten;
 use operator_host_core::trace::Tracer;
+use operator_host_runtime::fair::Member;
 use operator_host_runtime::{CodeOrigin, Digest, Limits, Plugin, Runtime};
 
 /// Maximum size in bytes of the reason why a file is refused.
@@ -85,44 +85,23 @@ pub struct Expected {
     pub limits: Limits,
     /// Whose plugins are accepted.
     pub trust: Trust,
-}
-
-/// The contents of a file that could become the live version.
-#[derive(Clone)]
-pub struct PluginFile {
-    /// The contents of the file, which clones share; `None` while the slot has them among the kept versions.
-    pub(crate) bytes: Arc<Mutex<Option<Bytes>>>,
-    /// The digest of the contents.
-    pub digest: Digest,
-    /// The signature that was in the same folder.
-    pub signature: Option<Bytes>,
-    /// When the change was noticed.
-    pub noticed: Instant,
-}
-
-impl PluginFile {
-    /// Creates a file that was noticed now.
-    #[must_use]
-    pub fn new(bytes: Bytes, digest: Digest, signature: Option<Bytes>) -> Self {
-        Self {
-            bytes: Arc::new(Mutex::new(Some(bytes))),
-            digest,
-            signature,
-            noticed: Instant::now(),
-        }
-    }
+    /// With whom the plugin takes turns to be loaded: all of one tenant together have as many as each other tenant.
+    pub tenant: String,
 }
 
 /// How long an entry of the history waits to learn who gave an order. Later entries wait for it.
 const WHO: Duration = Duration::from_secs(10);
 /// When a file is loaded again that the host could not load for a reason of its own, such as no process to compile it.
 const RETRY: Duration = Duration::from_secs(10);
+/// When a file is loaded again that had changed before its turn came, unless the change is noticed earlier.
+const OUTDATED: Duration = Duration::from_secs(2);
 
 /// The slot of one controller's plugin. Only a version that is loaded, belongs to the controller and is
 /// proved becomes live, and only the next version replaces it. Clones share the slot.
 #[derive(Clone)]
 pub struct Slot {
     runtime: Runtime,
+    tenant: Arc<Member>,
     expected: Expected,
     metrics: ControllerMetrics,
     pub(crate) tracer: Tracer,
@@ -152,6 +131,7 @@ impl Slot {
             ..PluginReport::default()
         };
         let slot = Self {
+            tenant: runtime.tenant(&expected.tenant),
             runtime,
             expected,
             metrics,
@@ -177,6 +157,7 @@ impl Slot {
             report.registry = None;
         });
         Self {
+            tenant: self.runtime.tenant(&expected.tenant),
             expected,
             ..self.clone()
         }
@@ -270,6 +251,7 @@ impl Slot {
         if let Some(file) = file.filter(|file| !self.is_live(file)) {
             match self.loaded(file).await {
                 Ok(plugin) => loaded = Some((plugin, file)),
+                Err(reason) if reason.is_outdated() => again = Some(OUTDATED),
                 Err(reason) => {
                     self.fail(&reason.to_string(), Some(file.digest), reason.is_of_other_kind());
                     again = reason.is_of_host().then_some(RETRY);
@@ -289,20 +271,13 @@ impl Slot {
         }
         match (&orders.pin, loaded) {
             (Some(pin), loaded) if !loaded.as_ref().is_some_and(|(_, file)| pin.matches(&file.digest)) => {
-                match file {
-                    Some(file) if pin.matches(&file.digest) => self.release(file).await,
-                    // The kept versions may lose it while another one is live.
-                    Some(file) => drop(self.bytes_of(file).await),
-                    None => {}
-                }
                 // After a rollback the version in the file is no longer live: settle again, to report it.
                 let loaded = loaded.map(|(plugin, _)| plugin);
                 self.follow(pin, loaded).await.then_some(Duration::ZERO).or(again)
             }
             (_, Some((plugin, file))) => self.consider(plugin, file, &orders).await,
             (_, None) => {
-                if let Some(file) = file.filter(|file| self.is_live(file)) {
-                    self.release(file).await;
+                if file.is_some_and(|file| self.is_live(file)) {
                     self.file_is_live();
                 }
                 again
@@ -323,17 +298,6 @@ impl Slot {
             self.fail(&format!("{older}: {how}"), digest, false);
             return None;
         }
-        let kept = match self.bytes_of(file).await {
-            Ok(bytes) => Content {
-                bytes,
-                digest: file.digest,
-                signature: file.signature.clone(),
-            },
-            Err(error) => {
-                self.fail(&Refused::Read(error).to_string(), digest, false);
-                return None;
-            }
-        };
         let recorded = self.proof.recorded().await;
         let because = match self.live_version() {
             Some(live) if live.digest() == plugin.digest() => Because::new(None, "its limits were changed"),
@@ -366,9 +330,9 @@ impl Slot {
                 }
             }
         };
-        self.promote(plugin, Some(kept), because, &recorded, Some(file.noticed))
+        let noticed = Some(file.noticed);
+        self.promote(plugin, Some(file), because, &recorded, noticed)
             .await;
-        self.release(file).await;
         None
     }
 
@@ -417,7 +381,7 @@ impl Slot {
                 Ok((plugin, kept)) => {
                     let over = self.proof.recorded().await;
                     let because = Because::new(Why::RolledBack, "rolled back to the pinned version");
-                    self.promote(plugin, Some(kept), because, &over, None).await;
+                    self.promote(plugin, Some(&kept), because, &over, None).await;
                     return true;
                 }
                 Err(reason) => {
@@ -461,7 +425,7 @@ impl Slot {
     async fn promote(
         &self,
         plugin: Plugin,
-        file: Option<Content>,
+        file: Option<&PluginFile>,
         because: Because,
         over: &Recorded,
         noticed: Option<Instant>,
@@ -520,8 +484,22 @@ impl Slot {
         let (Some(versions), Some(file)) = (self.versions.clone(), file) else {
             return;
         };
-        let written =
-            tokio::task::spawn_blocking(move || (versions.keep(kept, &file), versions.list())).await;
+        let turn = self.tenant.acquire(1).await;
+        let read = file.read().await;
+        let (digest, signature) = (file.digest, file.signature.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            let kept = read.map_err(std::io::Error::other).and_then(|bytes| {
+                let file = Content {
+                    bytes,
+                    digest,
+                    signature,
+                };
+                versions.keep(kept, &file)
+            });
+            (kept, versions.list())
+        })
+        .await;
+        drop(turn);
         match written {
             Ok((result, list)) => {
                 if let Err(error) = result {

@@ -23,9 +23,14 @@ use super::source::{Look, SETTLE, WatchedFile};
 use crate::oci::transport::Transports;
 use operator_host_core::changes::sleep_or_never;
 use operator_host_core::metrics::Metrics;
+use operator_host_runtime::fair::{Fair, Member};
 
 /// How often to look without a notification.
 const POLL: Duration = Duration::from_secs(1);
+/// Plugins that are looked at, at the same time: each look has a thread, and there may be hundreds of plugins.
+const LOOKS: usize = 2;
+/// Plugins that are pulled at the same time. Each is in memory until it is whole.
+const PULLS: usize = 4;
 
 /// Where the plugins come from that the host fetches itself.
 pub struct PluginSources {
@@ -33,6 +38,11 @@ pub struct PluginSources {
     transports: Arc<Transports>,
     /// Where the files of ConfigMaps are put that the host reads itself; see [`WatchedFile::mounted`].
     config_maps: PathBuf,
+    /// Where plugins are put that were pulled.
+    pulled: PathBuf,
+    /// Tenants take turns.
+    looks: Fair,
+    pulls: Fair,
 }
 
 /// Keeps a slot filled until this is dropped. A plugin that is being loaded then is discarded.
@@ -42,12 +52,16 @@ pub struct Filled {
 }
 
 impl PluginSources {
-    /// `config_maps` is the folder of the ConfigMaps that the host reads itself; `metrics` has the requests to registries.
+    /// `config_maps` is the folder of the ConfigMaps that the host reads itself, and `pulled` that of plugins from registries;
+    /// `metrics` has the requests to registries.
     #[must_use]
-    pub fn new(config_maps: PathBuf, metrics: Arc<Metrics>) -> Self {
+    pub fn new(config_maps: PathBuf, pulled: PathBuf, metrics: Arc<Metrics>) -> Self {
         Self {
             transports: Arc::new(Transports::new(metrics)),
             config_maps,
+            pulled,
+            looks: Fair::new(LOOKS, 1),
+            pulls: Fair::new(PULLS, 1),
         }
     }
 
@@ -61,16 +75,18 @@ impl PluginSources {
         let looking = match slot.expected().location.clone() {
             Location::File(file) => {
                 let source = WatchedFile::new(file, slot.expected().limits.module);
-                fill_from_file(source, slot, contents)
+                self.fill_from_file(source, slot, contents)
             }
             Location::ConfigMap(key) => {
                 let file = self.config_maps.join(key.folder()).join(&key.key);
                 let source = WatchedFile::mounted(file, slot.expected().limits.module);
-                fill_from_file(source, slot, contents)
+                self.fill_from_file(source, slot, contents)
             }
             Location::Registry { reference, settings } => {
                 let transports = Arc::clone(&self.transports);
                 let follower = Follower {
+                    turns: self.pulls.named(&slot.expected().tenant),
+                    folder: self.pulled.clone(),
                     slot,
                     reference,
                     settings,
@@ -89,36 +105,44 @@ impl PluginSources {
             _filling: filling,
         }
     }
-}
 
-fn fill_from_file(
-    source: WatchedFile,
-    slot: Arc<Slot>,
-    contents: watch::Sender<Option<PluginFile>>,
-) -> AbortOnDropHandle<()> {
-    watch_file(source, move |look| match look {
-        Look::New(content) => {
-            let file = PluginFile::new(content.bytes, content.digest, content.signature);
-            contents.send_replace(Some(file));
-        }
-        Look::Trouble(reason) => {
-            // The last contents must not become live later, when its objects have changed.
-            contents.send_replace(None);
-            slot.fail(&reason, None, false);
-        }
-        Look::Same | Look::Unsettled => {}
-    })
+    fn fill_from_file(
+        &self,
+        source: WatchedFile,
+        slot: Arc<Slot>,
+        contents: watch::Sender<Option<PluginFile>>,
+    ) -> AbortOnDropHandle<()> {
+        let turns = self.looks.named(&slot.expected().tenant);
+        let path = source.path().to_owned();
+        watch_file(source, Some(turns), move |look| match look {
+            Look::New(found) => {
+                contents.send_replace(Some(PluginFile::found(path.clone(), found)));
+            }
+            Look::Trouble(reason) => {
+                // The last contents must not become live later, when its objects have changed.
+                contents.send_replace(None);
+                slot.fail(&reason, None, false);
+            }
+            Look::Same | Look::Unsettled => {}
+        })
+    }
 }
 
 /// Calls `on_look` with what is found at a file, first now and then whenever it changes, until the returned value is dropped.
+/// Each look waits for one of the `turns`, if there are any.
 pub fn watch_file(
     mut source: WatchedFile,
+    turns: Option<Arc<Member>>,
     mut on_look: impl FnMut(Look) + Send + 'static,
 ) -> AbortOnDropHandle<()> {
     let looking = async move {
         let mut changed = notifications::of(source.folder());
         loop {
             changed.mark_unchanged();
+            let turn = match &turns {
+                Some(turns) => Some(turns.acquire(1).await),
+                None => None,
+            };
             let look = tokio::task::spawn_blocking(move || (source.look(), source)).await;
             let look = match look {
                 Ok((look, same)) => {
@@ -129,6 +153,7 @@ pub fn watch_file(
                 Err(error) if error.is_panic() => std::process::abort(),
                 Err(_stopping) => return,
             };
+            drop(turn);
             let is_settled = look != Look::Unsettled;
             on_look(look);
             tokio::select! {

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use super::pack::{Compression, INDEX_LIMIT, INDEX_SUFFIX, Index, SIGNATURE_SUFFI
 use super::statement::SIGNATURE_LIMIT;
 use crate::Problem;
 use operator_host_core::files;
+use operator_host_core::sync::lock;
 use operator_host_runtime::Digest;
 
 /// A file that was written within this time may still be growing, and one that is missing may be about to be replaced.
@@ -27,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The file that says why a [mounted](WatchedFile::mounted) one is missing. No key of a ConfigMap begins with two dots.
 pub const PROBLEM: &str = "..problem";
 const PROBLEM_LIMIT: usize = 4 << 10;
+/// Held while a packed plugin is unpacked to find its digest: 2 KB can become the whole limit, and there may be many of them.
+static UNPACKING: Mutex<()> = Mutex::new(());
 
 /// The result of looking at the file.
 #[derive(Debug, PartialEq)]
@@ -36,9 +40,22 @@ pub enum Look {
     /// The file is changing: look again soon.
     Unsettled,
     /// New contents, or the known contents after trouble.
-    New(Content),
+    New(Found),
     /// The file cannot be read; returned once per reason. The text contains the reason and what to do.
     Trouble(String),
+}
+
+/// What was found in a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The SHA-256 of the unpacked contents.
+    pub digest: Digest,
+    /// Their size in bytes.
+    pub size: usize,
+    /// The contents of the signature file in the same folder.
+    pub signature: Option<Bytes>,
+    /// The contents; `None` of a plugin, which is [read again](read_now) when it is loaded: many may wait for that.
+    pub bytes: Option<Bytes>,
 }
 
 /// The unpacked contents of a file.
@@ -135,6 +152,11 @@ impl WatchedFile {
         }
     }
 
+    /// Returns the path without the suffix of a packed form.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the folder that contains the file.
     pub(super) fn folder(&self) -> &Path {
         match self.path.parent() {
@@ -162,7 +184,7 @@ impl WatchedFile {
         if lasted < SETTLE && !is_old(&files) {
             return self.unsettled(now);
         }
-        let content = self.content(&files);
+        let content = self.found(&files);
         if self.files() != files {
             return self.unsettled(now);
         }
@@ -173,15 +195,15 @@ impl WatchedFile {
                 (self.told, self.is_passing) = (Some(files), matches!(fault, Fault::Passing(_)));
                 self.trouble(fault.text()).unwrap_or(Look::Same)
             }
-            Ok(content) => {
+            Ok(found) => {
                 (self.told, self.is_passing) = (Some(files), false);
                 // Returned again after trouble: a caller that was told of the trouble must learn that it has ended.
                 let after_trouble = self.trouble.take().is_some();
-                let given = Some((content.digest, content.signature.clone()));
+                let given = Some((found.digest, found.signature.clone()));
                 if std::mem::replace(&mut self.given, given.clone()) == given && !after_trouble {
                     return Look::Same;
                 }
-                Look::New(content)
+                Look::New(found)
             }
         }
     }
@@ -239,6 +261,20 @@ impl WatchedFile {
             .filter(is_own)
             .filter_map(|name| stamp(self.path.with_file_name(name)))
             .collect()
+    }
+
+    /// Reads the files. Those of a plugin are not kept in memory.
+    fn found(&self, files: &Stamps) -> Result<Found, Fault> {
+        // A file that is not packed may be on a volume that hangs, for which no other waits.
+        let is_packed = self.plugin && !files.contains_key(&self.path);
+        let _unpacking = is_packed.then(|| lock(&UNPACKING));
+        let content = self.content(files)?;
+        Ok(Found {
+            digest: content.digest,
+            size: content.bytes.len(),
+            signature: content.signature,
+            bytes: Some(content.bytes).filter(|_| !self.plugin),
+        })
     }
 
     /// Reads the files and joins them.

@@ -2,7 +2,7 @@
 //! capacity is reserved for members that hold nothing.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::oneshot;
 
@@ -19,6 +19,8 @@ struct Shared {
     /// Capacity reserved for each member that holds nothing; at most half of the total.
     kept: usize,
     state: Mutex<State>,
+    /// The members that have a name.
+    named: Mutex<HashMap<String, Weak<Member>>>,
 }
 
 #[derive(Debug)]
@@ -74,6 +76,7 @@ impl Fair {
                 order: VecDeque::new(),
                 idle: 0,
             }),
+            named: Mutex::default(),
         }))
     }
 
@@ -95,6 +98,20 @@ impl Fair {
             of: self.clone(),
             key,
         }
+    }
+
+    /// Returns the member of this name, which all who ask for it share as long as one of them holds it.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Arc<Member> {
+        // No code panics while it holds the lock.
+        let mut named = self.0.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(member) = named.get(name).and_then(Weak::upgrade) {
+            return member;
+        }
+        named.retain(|_, member| member.strong_count() > 0);
+        let member = Arc::new(self.join());
+        named.insert(name.to_owned(), Arc::downgrade(&member));
+        member
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -345,5 +362,18 @@ mod tests {
         assert!(now(&small, 1).is_none(), "another waits");
         drop(held);
         assert_eq!(wait.await.amount, 4);
+    }
+
+    #[tokio::test]
+    async fn those_of_one_name_share_their_turns_and_leave_one_to_each_other_name() {
+        let fair = Fair::new(2, 1);
+        let (one, same, other) = (fair.named("a"), fair.named("a"), fair.named("b"));
+        let first = one.acquire(1).now_or_never().expect("it is free");
+        assert!(same.acquire(1).now_or_never().is_none(), "it is reserved");
+        let second = other.acquire(1).now_or_never().expect("it is reserved for it");
+        drop((first, second, other));
+        // Nobody has the other name any more.
+        let _first = one.acquire(1).now_or_never().expect("it is free");
+        assert!(same.acquire(1).now_or_never().is_some());
     }
 }

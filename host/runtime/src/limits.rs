@@ -98,6 +98,8 @@ pub struct EngineOptions {
     pub pooling: bool,
     /// Bytes that all calls together may hold.
     pub memory: usize,
+    /// Bytes that the files of plugins may take while they are compiled. At least one has room.
+    pub files: usize,
     /// How long the machine code of a plugin stays in memory without a call, if it can be loaded from the cache.
     pub idle: Duration,
 }
@@ -108,6 +110,7 @@ impl Default for EngineOptions {
             concurrency: 32,
             pooling: true,
             memory: usize::MAX,
+            files: usize::MAX,
             idle: CODE_IDLE,
         }
     }

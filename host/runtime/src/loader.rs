@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 use tracing::debug;
 use wasmtime::Engine;
 
@@ -16,12 +16,14 @@ use crate::component::ComponentForm;
 use crate::contract::{Asked, CommandOutput};
 use crate::digest::Digest;
 use crate::error::LoadError;
+use crate::fair::{Fair, Member};
 use crate::form::Form;
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::subprocess::Compiler;
 
-/// Maximum number of plugins that are compiled and described at the same time: a long compilation does not block the next, and two fit into memory.
+/// Maximum number of plugins that are unpacked, compiled and described at the same time: a long compilation does not block the
+/// next.
 const MAX_COMPILATIONS: usize = 2;
 
 /// Maximum number of concurrent loads from the cache for calls: each holds the code a second time meanwhile, and may
@@ -69,7 +71,8 @@ pub(crate) struct Loader {
     compiler: Compiler,
     cache: Option<Cache>,
     compatibility: u64,
-    turns: Semaphore,
+    /// Of those who deliver plugins, who take turns: none waits for more than one plugin of each of the others.
+    turns: Fair,
     restorations: Semaphore,
 }
 
@@ -104,22 +107,23 @@ impl Loader {
         engine: &crate::engine::Engine,
         compiler: Compiler,
         cache: Option<Cache>,
+        files: usize,
     ) -> wasmtime::Result<Self> {
+        let turns = (files / Limits::DEFAULT.module).clamp(1, MAX_COMPILATIONS);
         Ok(Self {
             pooled: engine.pooled().map(Target::new).transpose()?,
             on_demand: Target::new(engine.on_demand())?,
             compiler,
             cache,
             compatibility: code_cache::compatibility(engine.on_demand()),
-            turns: Semaphore::new(MAX_COMPILATIONS),
+            turns: Fair::new(turns, 1),
             restorations: Semaphore::new(MAX_RESTORATIONS),
         })
     }
 
-    /// Waits until a plugin may be compiled.
-    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // The semaphore is never closed.
-        self.turns.acquire().await.ok()
+    /// Returns the member whose turns those who deliver plugins together share.
+    pub(crate) fn tenant(&self, name: &str) -> Arc<Member> {
+        self.turns.named(name)
     }
 
     /// Compiles a plugin, and links it.

@@ -15,6 +15,7 @@ use crate::deterministic::Origin;
 use crate::digest::Digest;
 use crate::engine::{Engine, EngineError, Seat};
 use crate::error::{self, CallError, LoadError};
+use crate::fair::Member;
 use crate::form::Form;
 use crate::limits::{EngineOptions, Limits};
 use crate::loader::{CodeOrigin, Loader, Prepared};
@@ -56,7 +57,7 @@ impl Runtime {
     ) -> Result<Self, EngineError> {
         let engine = Engine::new(options)?;
         let idle = options.idle;
-        let loader = Loader::new(&engine, compiler, cache).map_err(EngineError::Engine)?;
+        let loader = Loader::new(&engine, compiler, cache, options.files).map_err(EngineError::Engine)?;
         Ok(Self(Arc::new(Shared {
             engine,
             loader: Arc::new(loader),
@@ -76,20 +77,44 @@ impl Runtime {
         if size > limits.module {
             return Err(LoadError::too_large(size, limits.module));
         }
-        let mut start = Instant::now();
         let file = bytes.clone();
         let digest = tokio::task::spawn_blocking(move || Digest::of(&file)).await;
         let digest = digest.map_err(LoadError::host)?;
+        let read = async { Ok::<_, LoadError>(bytes) };
+        self.load_in_turn(digest, size, &self.tenant(""), read, limits)
+            .await
+    }
+
+    /// Returns the turns of those who deliver plugins under this name. They are shared as long as somebody holds them.
+    #[must_use]
+    pub fn tenant(&self, name: &str) -> Arc<Member> {
+        self.0.loader.tenant(name)
+    }
+
+    /// Does the same as [`Runtime::load`] with a file of this digest and size that is not in memory: `read` reads it when it is the
+    /// tenant's turn, if the cache lacks it. So what waits takes no memory.
+    ///
+    /// # Errors
+    /// See [`Runtime::load`]; and why the file cannot be read.
+    pub async fn load_in_turn<E: From<LoadError>>(
+        &self,
+        digest: Digest,
+        size: usize,
+        tenant: &Member,
+        read: impl Future<Output = Result<Bytes, E>>,
+        limits: Limits,
+    ) -> Result<Plugin, E> {
+        let mut start = Instant::now();
         let Shared { engine, loader, .. } = &*self.0;
-        let seat = engine.seat();
         let mut stored = loader.stored(digest).await?;
         let mut _turn = None;
         if stored.is_none() {
-            _turn = loader.turn().await;
+            _turn = Some(tenant.acquire(1).await);
             start = Instant::now();
             // While this load waited, the same file may have been compiled for another controller.
             stored = loader.stored(digest).await?;
         }
+        let seat = engine.seat();
         let (code, described, made, compile_time) = match stored {
             Some((stored, described)) => {
                 error::check(&described.description)?;
@@ -97,7 +122,9 @@ impl Runtime {
                 (code, described, CodeOrigin::Cached, start.elapsed())
             }
             None => {
-                let (code, prepared) = loader.compile(bytes, &limits).await?;
+                let file = read.await?;
+                start = Instant::now();
+                let (code, prepared) = loader.compile(file, &limits).await?;
                 let compile_time = start.elapsed();
                 let described = self.describe(&prepared, digest, &seat, limits).await?;
                 let stored = loader.store(digest, code, described.clone()).await?;

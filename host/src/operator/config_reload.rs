@@ -74,9 +74,9 @@ impl Follower {
         let looks = Arc::new(looks);
         let watch = |file: &Path, limit: usize, set: fn(&mut Looks, Text)| {
             let looks = Arc::clone(&looks);
-            watch_file(WatchedFile::plain(file.to_owned(), limit), move |look| {
+            watch_file(WatchedFile::plain(file.to_owned(), limit), None, move |look| {
                 let text = match look {
-                    Look::New(content) => Ok(content.bytes),
+                    Look::New(found) => Ok(found.bytes.unwrap_or_default()),
                     Look::Trouble(reason) => Err(reason),
                     Look::Same | Look::Unsettled => return,
                 };

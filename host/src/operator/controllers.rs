@@ -340,6 +340,7 @@ fn expected(config: &ControllerConfig) -> Expected {
         location: config.plugin.clone(),
         limits: config.limits,
         trust: config.trust.clone(),
+        tenant: config.tenant().to_owned(),
     }
 }
 

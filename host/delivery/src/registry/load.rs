@@ -1,16 +1,15 @@
 //! Loads a plugin file's contents as a version that a controller may call.
 
-use bytes::Bytes;
 use thiserror::Error;
 use tracing::field::Empty;
 use tracing::{info_span, record_all};
 
 use super::held::Waiting;
+use super::plugin_file::ReadError;
 use super::{Expected, PluginFile, Slot};
 use crate::Problem;
 use crate::acceptance::Signed;
 use crate::report::KeptVersion;
-use crate::source::Content;
 use operator_host_contract::Kind;
 use operator_host_core::sync::lock;
 use operator_host_core::trace;
@@ -24,7 +23,7 @@ pub(super) enum Refused {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("its file cannot be read again: {0}")]
-    Read(#[from] std::io::Error),
+    Read(#[from] ReadError),
     #[error(
         "it reconciles {found}, but the controller {controller:?} reconciles {expected}: configure the plugin for that kind"
     )]
@@ -38,6 +37,11 @@ pub(super) enum Refused {
 impl Refused {
     pub(super) const fn is_of_other_kind(&self) -> bool {
         matches!(self, Self::OtherKind { .. })
+    }
+
+    /// Whether the file has changed before its turn came, so that there is nothing to say about it.
+    pub(super) const fn is_outdated(&self) -> bool {
+        matches!(self, Self::Read(ReadError::Changed))
     }
 
     /// Whether the host is the cause, so that the same file may be loaded later.
@@ -68,8 +72,7 @@ impl Slot {
                 plugin.version = Empty,
             )
         });
-        let load = async { self.load(self.bytes_of(file).await?).await };
-        let loaded = trace::around(&span, load).await;
+        let loaded = trace::around(&span, self.load(file)).await;
         match loaded.and_then(|plugin| is_as_signed(plugin, signed.as_ref())) {
             Ok(plugin) => {
                 let description = plugin.description();
@@ -99,36 +102,48 @@ impl Slot {
     }
 
     /// Loads a version that was live before, and returns it with its file.
-    pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Content), String> {
+    pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, PluginFile), String> {
         let Some(versions) = self.versions.clone() else {
             return Err("this host stores no plugin versions: set --state-dir or --cache-dir".into());
         };
         let (wanted, limit) = (kept.clone(), self.expected.limits.module);
-        let read = tokio::task::spawn_blocking(move || versions.read(&wanted, limit)).await;
+        let turn = self.tenant.acquire(1).await;
+        let read = tokio::task::spawn_blocking(move || {
+            let read = versions.read(&wanted, limit)?;
+            Ok::<_, Problem>(PluginFile::kept(
+                versions,
+                read.digest,
+                read.bytes.len(),
+                read.signature,
+            ))
+        });
         let file = read
+            .await
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
+        drop(turn);
         // The trusted keys may have changed since this version was live.
-        let Expected { trust, parent, .. } = &self.expected;
-        let signed = trust
-            .check(file.digest, parent, file.signature.as_deref())
-            .map_err(|error| error.to_string())?;
+        let signed = self.trusts(&file).map_err(|error| error.to_string())?;
         let plugin = self
-            .load(file.bytes.clone())
+            .load(&file)
             .await
             .and_then(|plugin| is_as_signed(plugin, signed.as_ref()))
             .map_err(|error| error.to_string())?;
         Ok((plugin, file))
     }
 
-    async fn load(&self, file: Bytes) -> Result<Plugin, Refused> {
+    async fn load(&self, file: &PluginFile) -> Result<Plugin, Refused> {
         let Expected {
             controller,
             parent,
             limits,
             ..
         } = &self.expected;
-        let plugin = self.runtime.load(file, *limits).await?;
+        let read = async { file.read().await.map_err(Refused::Read) };
+        let load = self
+            .runtime
+            .load_in_turn(file.digest, file.size, &self.tenant, read, *limits);
+        let plugin: Plugin = load.await?;
         let found = &plugin.description().parent;
         if found != parent {
             return Err(Refused::OtherKind {

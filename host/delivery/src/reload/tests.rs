@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use std::time::Instant;
 
 use super::*;
+use operator_host_runtime::Digest;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -28,11 +29,15 @@ impl Folder {
         fs::create_dir(&path).unwrap();
         fill(&path);
         let (sender, looks) = mpsc::unbounded_channel();
-        let watched = watch_file(WatchedFile::new(path.join("p.wasm"), 1 << 20), move |look| {
-            if !matches!(look, Look::Same | Look::Unsettled) {
-                let _ = sender.send(look);
-            }
-        });
+        let watched = watch_file(
+            WatchedFile::new(path.join("p.wasm"), 1 << 20),
+            None,
+            move |look| {
+                if !matches!(look, Look::Same | Look::Unsettled) {
+                    let _ = sender.send(look);
+                }
+            },
+        );
         let mut folder = Self {
             root,
             path,
@@ -54,7 +59,7 @@ impl Folder {
 
     async fn next_is(&mut self, content: &[u8]) {
         match self.next().await {
-            Look::New(new) => assert_eq!(new.bytes, content),
+            Look::New(new) => assert_eq!(new.digest, Digest::of(content)),
             look => panic!("{look:?}"),
         }
     }
@@ -103,7 +108,7 @@ async fn a_file_that_grows_is_read_once_when_it_is_whole() {
         let grown = tokio::task::spawn_blocking(move || grow(&path, attempt)).await;
         let (whole, pause) = grown.unwrap();
         let mut looks = vec![folder.next().await];
-        while !matches!(looks.last(), Some(Look::New(new)) if new.bytes == whole) {
+        while !matches!(looks.last(), Some(Look::New(new)) if new.digest == Digest::of(&whole)) {
             looks.push(folder.next().await);
         }
         // Otherwise the machine delayed the writer until the file had settled.

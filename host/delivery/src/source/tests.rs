@@ -30,10 +30,11 @@ fn at_rest(source: &mut WatchedFile) -> Look {
 }
 
 fn new(bytes: &[u8]) -> Look {
-    Look::New(Content {
-        bytes: Bytes::copy_from_slice(bytes),
+    Look::New(Found {
         digest: Digest::of(bytes),
+        size: bytes.len(),
         signature: None,
+        bytes: None,
     })
 }
 

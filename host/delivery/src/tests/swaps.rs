@@ -20,6 +20,7 @@ pub(super) fn expected(kind: &str) -> Expected {
         location: Location::File("fixture.wasm".into()),
         limits: Limits::default(),
         trust: Trust::default(),
+        tenant: String::new(),
     }
 }
 
