@@ -4,6 +4,7 @@
 use crate::support::prelude::*;
 
 mod bad_input;
+mod budget;
 mod cost;
 mod lifecycle;
 mod rights;

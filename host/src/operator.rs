@@ -22,6 +22,7 @@ use self::controllers::{Controllers, SlotParts};
 use self::objects::Objects;
 use self::objects::admit::{LastAllowed, admit};
 use self::objects::report::{Decided, Reporter};
+use self::objects::waiting;
 use crate::freed_memory;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::log::Level;
@@ -57,6 +58,11 @@ const FORGOTTEN: Duration = Duration::from_secs(5);
 /// A controller makes at most `concurrency` calls. While their sum is below this number and the memory suffices, no
 /// controller waits for another one's plugin, even if controllers are added later.
 const MAX_TURNS: u32 = 512;
+
+/// The first wait before a kind that is not served is looked for again, doubled each time up to the longest. A new definition ends
+/// the wait; discovery reflects it a moment later.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
 /// The divisor of the cache folder's size that gives the share of versions stored in it.
 const VERSIONS_SHARE: u64 = 4;
@@ -233,6 +239,7 @@ pub async fn run(
     let of_cluster = OfCluster {
         objects: Objects::new(watches, known, installation.to_owned()),
         config_maps,
+        kinds: Arc::clone(&shared.kinds),
         memory: setup.memory,
         decided,
     };
@@ -283,6 +290,7 @@ pub async fn run(
 struct OfCluster {
     objects: Objects,
     config_maps: ConfigMaps,
+    kinds: Arc<Discovery>,
     memory: Memory,
     decided: watch::Sender<Decided>,
 }
@@ -298,7 +306,10 @@ async fn follow(
 ) {
     let mut applied = None;
     let mut last_allowed = LastAllowed::default();
+    let mut definitions = of_cluster.kinds.subscribe();
+    let mut look = FIRST_LOOK;
     loop {
+        definitions.mark_unchanged();
         let mut config = Arc::unwrap_or_clone(configurations.current());
         config.is_at(of_cluster.config_maps.home());
         if config.leadership != start.leadership
@@ -315,7 +326,10 @@ async fn follow(
         let is_listing = watch.is_some() && listed.is_none();
         let found = listed.as_deref().map(objects::all).unwrap_or_default();
         let records = of_cluster.objects.records();
-        let admitted = admit(&config, &of_cluster.memory, &found, &records, &mut last_allowed);
+        let mut admitted = admit(&config, &of_cluster.memory, &found, &records, &mut last_allowed);
+        let runs = |controller: &_| controllers.runs(controller);
+        let waiting = waiting::take_out(&of_cluster.kinds, &mut admitted.config, runs).await;
+        let some_wait = !waiting.is_empty();
         let wanted = Arc::new(admitted.config);
         let kept = of_cluster.config_maps.keep(&wanted);
         if applied.as_ref() != Some(&wanted) {
@@ -335,6 +349,7 @@ async fn follow(
             generations: generations.collect(),
             refused: admitted.refused,
             records,
+            waiting,
             config: Some(wanted),
         });
         tokio::select! {
@@ -342,6 +357,8 @@ async fn follow(
             () = of_cluster.objects.changed() => {}
             () = of_cluster.objects.known(), if !is_complete => {}
             () = of_cluster.objects.listed(), if is_listing => {}
+            Ok(()) = definitions.changed(), if some_wait => look = FIRST_LOOK,
+            () = tokio::time::sleep(look), if some_wait => look = LONGEST_LOOK.min(look * 2),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One request answers for all kinds of a group and version, and all who ask at the same time share it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use kube::Client;
 use kube::core::{ApiResource, GroupVersionKind};
 use thiserror::Error;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::shared_requests::SharedRequests;
 use super::client::chain;
@@ -198,7 +199,12 @@ impl Discovery {
     /// # Errors
     /// When the API server does not serve the kind or does not answer.
     pub async fn resolve(&self, kind: &Kind) -> Result<Arc<ResolvedKind>, KindError> {
-        match self.resources_with(kind).await {
+        self.resolve_since(kind, Instant::now()).await
+    }
+
+    /// Does the same, and takes any answer that was asked for since then.
+    async fn resolve_since(&self, kind: &Kind, since: Instant) -> Result<Arc<ResolvedKind>, KindError> {
+        match self.resources_with(kind, since).await {
             Ok(resources) => {
                 if let Some(found) = resources.get(&kind.kind) {
                     let api = &found.api;
@@ -211,16 +217,19 @@ impl Discovery {
         }
         Err(KindError::Unknown(NotServed {
             kind: kind.clone(),
-            versions: self.versions_of(kind).await,
+            versions: self.versions_of(kind, since).await,
         }))
     }
 
     /// Returns the resources of the kind's API version. Answers without the kind are not kept: it may be served since.
     /// Refusals are, for as long as the API server asks not to be asked again.
-    async fn resources_with(&self, kind: &Kind) -> Answer {
-        let is_enough = |answer: &Answer, age: Duration| match answer {
-            Ok(resources) => resources.contains_key(&kind.kind),
-            Err(failure) => failure.counts(age),
+    async fn resources_with(&self, kind: &Kind, since: Instant) -> Answer {
+        let is_enough = |answer: &Answer, age: Duration| {
+            age < since.elapsed()
+                || match answer {
+                    Ok(resources) => resources.contains_key(&kind.kind),
+                    Err(failure) => failure.counts(age),
+                }
         };
         let ask = || ask(self.client.clone(), kind.api_version.clone());
         self.resources.get(&kind.api_version, is_enough, ask).await
@@ -228,7 +237,7 @@ impl Discovery {
 
     /// Returns the API versions in which the API server serves a kind of this name in the same group; none when it does
     /// not answer, because only advice depends on it.
-    async fn versions_of(&self, kind: &Kind) -> Vec<String> {
+    async fn versions_of(&self, kind: &Kind, since: Instant) -> Vec<String> {
         let group = kind.group();
         // The core group has one version.
         if group.is_empty() {
@@ -236,15 +245,40 @@ impl Discovery {
         }
         let ask = || ask_versions(self.client.clone(), group.to_owned());
         let mut served = Vec::new();
-        for version in self.versions.get(group, |_, _| false, ask).await.iter() {
+        let is_enough = |_: &Arc<[String]>, age: Duration| age < since.elapsed();
+        for version in self.versions.get(group, is_enough, ask).await.iter() {
             let there = Kind::new(version.clone(), kind.kind.clone());
-            match self.resources_with(&there).await {
+            match self.resources_with(&there, since).await {
                 Ok(resources) if resources.contains_key(&kind.kind) => served.push(version.clone()),
                 Err(failure) if !failure.is_not_served() => return Vec::new(),
                 Ok(_) | Err(_) => {}
             }
         }
         served
+    }
+
+    /// Returns which of these kinds the API server serves: by one look at all groups, and by one at each API version that is
+    /// there. So those that are not there cost nothing.
+    ///
+    /// # Errors
+    /// Why it does not answer.
+    pub async fn served<'a>(
+        &self,
+        kinds: impl Iterator<Item = &'a Kind>,
+    ) -> Result<BTreeSet<&'a Kind>, String> {
+        let since = Instant::now();
+        let groups = answer(self.client.list_api_groups()).await;
+        let groups = groups.map_err(|failure| failure.message)?.groups;
+        let versions = groups.into_iter().flat_map(|group| group.versions);
+        let versions: HashSet<_> = versions.map(|version| version.group_version).collect();
+        let mut served = BTreeSet::new();
+        for kind in kinds.filter(|kind| versions.contains(&kind.api_version)) {
+            let resources = self.resources_with(kind, since).await;
+            if resources.is_ok_and(|resources| resources.contains_key(&kind.kind)) {
+                served.insert(kind);
+            }
+        }
+        Ok(served)
     }
 
     /// Asks the API server again for everything that is known and that a definition could have changed, and calls
@@ -271,12 +305,14 @@ impl Discovery {
     /// When the API server does not serve the parent's kind, no definition serves it, or the server does not answer about
     /// that kind.
     pub async fn resolve_all(&self, config: &ControllerConfig) -> Result<Resolved, KindError> {
-        let parent = self.resolve(&config.parent).await?;
+        // One look at an API version serves all of its kinds, those that are not there too.
+        let since = Instant::now();
+        let parent = self.resolve_since(&config.parent, since).await?;
         let status = self.status_fields(&config.parent, &parent).await?;
         let (mut others, mut not_served, mut unanswered) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for kind in config.children.keys().chain(&config.reads) {
-            match self.resolve(kind).await {
+            match self.resolve_since(kind, since).await {
                 Ok(resource) => {
                     others.insert(kind.clone(), resource);
                 }
@@ -486,6 +522,42 @@ mod tests {
         });
         let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
         (kinds, counts)
+    }
+
+    #[tokio::test]
+    async fn one_look_tells_which_of_many_kinds_are_served() {
+        let counts = Arc::<Mutex<BTreeMap<String, u32>>>::default();
+        let seen = Arc::clone(&counts);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            *seen.lock().unwrap().entry(path.clone()).or_default() += 1;
+            let version = json!({ "groupVersion": "g.dev/v1", "version": "v1" });
+            let thing = json!({ "name": "things", "singularName": "", "kind": "Thing", "namespaced": true, "verbs": ["list"] });
+            let answer = match path.as_str() {
+                "/apis" => {
+                    json!({ "kind": "APIGroupList", "groups": [{ "name": "g.dev", "versions": [version] }] })
+                }
+                _ => json!({ "kind": "APIResourceList", "groupVersion": "g.dev/v1", "resources": [thing] }),
+            };
+            async move { Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes()))) }
+        });
+        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+        let mut asked = vec![kind("g.dev/v1", "Thing"), kind("g.dev/v2", "Thing")];
+        for number in 0..100 {
+            asked.push(kind("g.dev/v1", &format!("K{number}")));
+            asked.push(kind(&format!("g{number}.dev/v1"), "Thing"));
+        }
+        let served = kinds.served(asked.iter()).await.unwrap();
+        assert_eq!(served.into_iter().collect::<Vec<_>>(), [&asked[0]]);
+        let once = [("/apis".to_owned(), 1), ("/apis/g.dev/v1".to_owned(), 1)];
+        assert_eq!(*counts.lock().unwrap(), BTreeMap::from(once));
+        // A controller that makes a hundred kinds of one API version that is not there asks as rarely.
+        counts.lock().unwrap().clear();
+        let since = Instant::now();
+        for asked in asked.iter().filter(|kind| kind.kind.starts_with('K')) {
+            assert!(kinds.resolve_since(asked, since).await.is_err());
+        }
+        assert_eq!(counts.lock().unwrap()["/apis/g.dev/v1"], 1);
     }
 
     fn kind(api_version: &str, kind: &str) -> Kind {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::limits::{Concurrency, RawLimits, RawWrites};
-use super::values::size;
+use super::values::{Positive, size};
 use super::{Allow, ControllerConfig, DEFAULT_CONCURRENCY, DEFAULT_WRITES, DefinitionsMode, WritesConfig};
 use crate::namespaces::NamespacePatterns;
 use operator_host_contract::Kind;
@@ -23,6 +23,10 @@ use operator_host_runtime::Limits;
 /// The shortest interval of reconciles without a change, and the shortest delay before a retry.
 const SHORTEST_RESYNC: Duration = Duration::from_secs(10);
 const SHORTEST_RETRY: Duration = Duration::from_millis(100);
+
+/// The most Controllers by default, in all and of each namespace. One that runs takes some 350 KB.
+const CONTROLLERS: usize = 500;
+const CONTROLLERS_PER_NAMESPACE: usize = 100;
 
 /// What some Controllers in the cluster may do.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -57,6 +61,12 @@ pub struct Ceilings {
     /// The largest limits of one call.
     #[serde(deserialize_with = "as_in_controllers::<RawLimits, _, _>")]
     pub limits: Limits,
+    /// The most Controllers that run or wait for their kind.
+    #[serde(deserialize_with = "as_in_controllers::<Positive, _, _>")]
+    pub controllers: usize,
+    /// The most of them for each namespace of their plugins.
+    #[serde(deserialize_with = "as_in_controllers::<Positive, _, _>")]
+    pub controllers_per_namespace: usize,
     /// The most objects that are reconciled at the same time.
     #[serde(deserialize_with = "as_in_controllers::<Concurrency, _, _>")]
     pub concurrency: usize,
@@ -114,6 +124,8 @@ impl Default for Ceilings {
             allow: BTreeSet::new(),
             definitions: BTreeSet::from([DefinitionsMode::Check, DefinitionsMode::Ignore]),
             limits: Limits::DEFAULT,
+            controllers: CONTROLLERS,
+            controllers_per_namespace: CONTROLLERS_PER_NAMESPACE,
             concurrency: DEFAULT_CONCURRENCY,
             writes: DEFAULT_WRITES,
         }
@@ -127,6 +139,15 @@ fn as_in_controllers<'de, R: Deserialize<'de>, T: From<R>, D: Deserializer<'de>>
     R::deserialize(deserializer).map(T::from)
 }
 
+/// Returns the entry that is for a controller of the cluster, and its place in the file.
+#[must_use]
+pub fn entry_for<'a>(all: &'a [Ceilings], controller: &ControllerConfig) -> Option<(usize, &'a Ceilings)> {
+    all.iter().enumerate().find(|(_, entry)| {
+        (entry.names.is_empty() || entry.names.contains(&controller.name))
+            && entry.has_source(&controller.plugin)
+    })
+}
+
 /// Checks a controller of the cluster. `folder` is that of the plugins, `is_signed` says whether the host demands signatures.
 ///
 /// # Errors
@@ -137,11 +158,7 @@ pub(super) fn check(
     folder: &Path,
     is_signed: bool,
 ) -> Result<(), String> {
-    let is_for = |(_, entry): &(usize, &Ceilings)| {
-        (entry.names.is_empty() || entry.names.contains(&controller.name))
-            && entry.has_source(&controller.plugin)
-    };
-    match all.iter().enumerate().find(is_for) {
+    match entry_for(all, controller) {
         Some((index, entry)) => entry.check(&format!("ceilings[{index}]"), controller, folder, is_signed),
         None => Err(format!(
             "no entry of `ceilings` in the host's configuration is for a Controller named {:?} with {}",
@@ -267,6 +284,29 @@ impl Ceilings {
             ));
         }
         self.check_limits(entry, controller)
+    }
+
+    /// Checks that there may be one more Controller beside `all` others that this is for, of which `own` are of its tenant. `entry` is
+    /// its place in the file.
+    ///
+    /// # Errors
+    /// Which ceiling does not allow it.
+    pub fn check_number(&self, entry: usize, tenant: &str, all: usize, own: usize) -> Result<(), String> {
+        let (most, field, whose) = match own < self.controllers_per_namespace {
+            false => {
+                let whose = match tenant {
+                    "" => "whose plugins are in no tenant's namespace".to_owned(),
+                    tenant => format!("whose plugins are in the namespace {tenant}"),
+                };
+                (self.controllers_per_namespace, "controllersPerNamespace", whose)
+            }
+            true if all < self.controllers => return Ok(()),
+            true => (self.controllers, "controllers", "that this entry is for".to_owned()),
+        };
+        Err(format!(
+            "there are already {most} Controllers {whose}, which is the most that `ceilings[{entry}].{field}` of the host's \
+             configuration allows: delete one of them, or ask the host's administrators to raise it"
+        ))
     }
 
     fn check_limits(&self, entry: &str, controller: &ControllerConfig) -> Result<(), String> {

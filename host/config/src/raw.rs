@@ -296,6 +296,7 @@ impl RawController {
             return Err(("parent".to_owned(), message));
         }
         let mut children = BTreeMap::new();
+        let mut known = BTreeMap::<(String, String), Kind>::new();
         let mut generated = Removal::Retain;
         for (index, Child(kind, removal)) in self.children.into_iter().enumerate() {
             if let Some(message) = is_no_object(&kind) {
@@ -305,8 +306,9 @@ impl RawController {
                 generated = removal.unwrap_or(Removal::Retain);
             }
             let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));
-            if let Some(other) = children.keys().find(|other: &&Kind| other.is_version_of(&kind)) {
-                let message = match *other == kind {
+            let any_version = (kind.group().to_owned(), kind.kind.clone());
+            if let Some(other) = known.insert(any_version, kind.clone()) {
+                let message = match other == kind {
                     true => format!("{kind} is listed twice under `children`"),
                     false => format!(
                         "{kind} and {other} are versions of the same kind: list under `children` only the one that the plugin makes"

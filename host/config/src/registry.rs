@@ -12,6 +12,7 @@ use serde::de::{self, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::Places;
+use super::object::MAX_LENGTH;
 use super::values::{Text, Value};
 use operator_host_contract::is_dns_label;
 use operator_host_core::object::{is_config_map_key, name_problem};
@@ -94,6 +95,9 @@ impl<'de> Deserialize<'de> for RawPlugin {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<RawPlugin, E> {
+                if text.len() > MAX_LENGTH {
+                    return Err(E::custom(format!("it has more than {MAX_LENGTH} bytes")));
+                }
                 match text.starts_with(SCHEME) {
                     true => text.parse().map(RawPlugin::Artifact).map_err(E::custom),
                     false => Ok(RawPlugin::File(text.to_owned())),

@@ -25,6 +25,7 @@ use operator_host_core::crd::definition::{self, is_served, versions};
 use operator_host_core::object::{NamespacedName, first_few};
 use operator_host_delivery::registry::Live;
 use operator_host_instruments::health::Health;
+use operator_host_runtime::fair::Member;
 use operator_host_schema::pruned;
 
 /// When to read the definition again after that failed.
@@ -32,16 +33,29 @@ const RETRY: Duration = Duration::from_secs(10);
 /// The number of fields that a message lists.
 const SHOWN: usize = 5;
 
-/// Compares each live version with the configuration, and with the definition whenever that changes.
+/// How the cluster is asked.
+pub(super) struct Asking {
+    pub(super) client: Client,
+    pub(super) kinds: Arc<Discovery>,
+    /// The turns in which the host's rights are reviewed.
+    pub(super) reviews: Arc<Member>,
+}
+
+/// Compares each live version with the configuration, and with the definition whenever that changes. The API server reviews a right
+/// once while it is there; tenants take turns with that.
 pub(super) async fn follow(
     config: Arc<ControllerConfig>,
     mut live: watch::Receiver<Live>,
-    client: Client,
-    kinds: Arc<Discovery>,
+    asking: Asking,
     definitions: Arc<Reflector>,
     health: Arc<Health>,
     mut troubles: [watch::Receiver<Option<Arc<str>>>; 2],
 ) {
+    let Asking {
+        client,
+        kinds,
+        reviews,
+    } = asking;
     let changed = Arc::new(Notify::new());
     let hint = Arc::clone(&changed);
     let suffix = format!(".{}", config.parent.group());
@@ -52,6 +66,7 @@ pub(super) async fn follow(
         }
     }));
     let mut logged = Vec::new();
+    let mut may_release = false;
     loop {
         let plugin = live.borrow_and_update().plugin().cloned();
         let description = plugin.map(|plugin| plugin.description().clone());
@@ -59,11 +74,16 @@ pub(super) async fn follow(
             Some(description) => disagreements(&config, description, &client).await,
             None => (Vec::new(), None),
         };
-        if description.is_some_and(|description| description.finalizer)
-            && let Some(lack) = cannot_release(&config, &client, &kinds).await
-        {
-            found.push(lack);
-            retry = Some(RETRY);
+        if !may_release && description.is_some_and(|description| description.finalizer) {
+            let _turn = reviews.acquire(1).await;
+            match can_release(&config, &client, &kinds).await {
+                Some(Ok(())) => may_release = true,
+                Some(Err(lack)) => {
+                    found.push(lack);
+                    retry = Some(RETRY);
+                }
+                None => {}
+            }
         }
         loop {
             let mut all = found.clone();
@@ -116,9 +136,13 @@ async fn disagreements(
     }
 }
 
-/// Returns why the host could not remove its finalizer in a namespace that is being deleted, which takes along the
-/// RoleBindings in it.
-async fn cannot_release(config: &ControllerConfig, client: &Client, kinds: &Discovery) -> Option<String> {
+/// Returns whether the host could remove its finalizer in a namespace that is being deleted, which takes along the RoleBindings in
+/// it, or why not; `None` without an answer.
+async fn can_release(
+    config: &ControllerConfig,
+    client: &Client,
+    kinds: &Discovery,
+) -> Option<Result<(), String>> {
     let resource = kinds.resolve(&config.parent).await.ok()?;
     let plural = &resource.api.plural;
     let attributes = ResourceAttributes {
@@ -138,12 +162,13 @@ async fn cannot_release(config: &ControllerConfig, client: &Client, kinds: &Disc
     // Every user may ask. Without an answer there is nothing to say.
     let answer = reviews.create(&PostParams::default(), &review).await.ok()?;
     let is_allowed = !resource.namespaced || answer.status.is_none_or(|status| status.allowed);
-    (!is_allowed).then(|| {
-        format!(
+    Some(match is_allowed {
+        true => Ok(()),
+        false => Err(format!(
             "the host may not patch {plural} in every namespace: a namespace that is deleted takes along its RoleBindings, and the \
              {plural} in it then keep the host's finalizer and the namespace; apply the ClusterRole that `operator-host rbac` \
              prints"
-        )
+        )),
     })
 }
 

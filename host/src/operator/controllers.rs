@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use super::agreement;
+use super::agreement::{self, Asking};
 use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
 use crate::rollout::Proving;
@@ -27,7 +27,11 @@ use operator_host_delivery::kept::Versions;
 use operator_host_delivery::registry::{Expected, Live, Slot};
 use operator_host_delivery::reload::{Filled, PluginSources};
 use operator_host_runtime::Runtime;
+use operator_host_runtime::fair::Fair;
 use operator_host_webhook::PluginTarget;
+
+/// The host's rights that the API server reviews at the same time.
+const REVIEWS: usize = 4;
 
 /// The running controllers and what they share.
 pub(super) struct Controllers {
@@ -38,6 +42,7 @@ pub(super) struct Controllers {
     stop: CancellationToken,
     tasks: TaskTracker,
     running: BTreeMap<String, Running>,
+    reviews: Fair,
 }
 
 /// The parts from which plugin slots are created.
@@ -92,7 +97,14 @@ impl Controllers {
             stop,
             tasks: TaskTracker::new(),
             running: BTreeMap::new(),
+            reviews: Fair::new(REVIEWS, 1),
         }
+    }
+
+    /// Reports whether a controller of this name runs for the same kind, or waits for it.
+    pub(super) fn runs(&self, controller: &ControllerConfig) -> bool {
+        let running = self.running.get(&controller.name);
+        running.is_some_and(|running| running.config.parent.is_version_of(&controller.parent))
     }
 
     /// Stops and starts the controllers that differ from this configuration.
@@ -100,12 +112,9 @@ impl Controllers {
         let namespaces: Arc<[String]> = config.namespaces.iter().cloned().collect();
         // Between some and all namespaces every watch is replaced. Between some and others, running controllers follow.
         let other_watches = namespaces.is_empty() != self.watched.borrow().is_empty();
-        let wanted = |name: &String| {
-            config
-                .controllers
-                .iter()
-                .find(|controller| controller.name == *name)
-        };
+        let by_name = config.controllers.iter().map(|it| (&*it.name, it));
+        let by_name: BTreeMap<&str, &ControllerConfig> = by_name.collect();
+        let wanted = |name: &String| by_name.get(name.as_str()).copied();
         let is_outdated = |name: &String, running: &mut Running| {
             other_watches || wanted(name).is_none_or(|wanted| *wanted != *running.config)
         };
@@ -219,8 +228,11 @@ impl Controllers {
         let compare = agreement::follow(
             Arc::clone(&config),
             live.clone(),
-            self.shared.client.clone(),
-            Arc::clone(&self.shared.kinds),
+            Asking {
+                client: self.shared.client.clone(),
+                kinds: Arc::clone(&self.shared.kinds),
+                reviews: self.reviews.named(config.tenant()),
+            },
             Arc::clone(&self.slot_parts.definitions),
             Arc::clone(&self.shared.instruments.health),
             [installer.trouble(), record.trouble()],

@@ -1,6 +1,6 @@
 //! Which Controllers of the cluster run beside those of the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
@@ -8,6 +8,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
 use super::records::{GroupKind, Records};
+use operator_host_config::ceilings::{self, Ceilings};
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::object::ControllerObject;
 use operator_host_config::{Config, ControllerConfig};
@@ -43,10 +44,22 @@ pub(in crate::operator) struct Admitted {
     pub(in crate::operator) refused: BTreeMap<String, Refused>,
 }
 
-/// The last `spec` of each Controller that was allowed to run, by UID. What is written into a Controller afterwards and is refused
-/// changes nothing.
+/// What is known about the Controllers from the last decision, by UID: a Controller is read once for each generation. What is
+/// written into a Controller that was allowed to run and is refused changes nothing.
 #[derive(Default)]
-pub(in crate::operator) struct LastAllowed(BTreeMap<String, Map<String, Value>>);
+pub(in crate::operator) struct LastAllowed {
+    /// The file and the memory by which they were read.
+    by: Option<(Config, Memory)>,
+    known: BTreeMap<String, Known>,
+}
+
+/// What is known about one Controller.
+struct Known {
+    generation: Option<i64>,
+    read: Result<ControllerConfig, Refused>,
+    /// The last `spec` that was allowed to run, and what it says, unless the ceilings are lower now.
+    allowed: Option<(Map<String, Value>, Option<ControllerConfig>)>,
+}
 
 /// Adds the Controllers of the cluster to those of the file. If two are for one kind, the one that runs keeps it until it is
 /// deleted or gives it up. If none does yet, the older one runs, in whatever order the host learns of them.
@@ -57,39 +70,111 @@ pub(in crate::operator) fn admit(
     records: &Records,
     last: &mut LastAllowed,
 ) -> Admitted {
-    let mut config = file.clone();
+    let by = Some((file.clone(), *memory));
+    let is_same_file = last.by == by;
+    last.by = by;
+    let held = held(objects, records, &last.known);
+    let mut before = std::mem::take(&mut last.known);
+    let mut admitted = Beside::of(file, &held, records);
     let mut refused = BTreeMap::new();
-    let mut before = std::mem::take(&mut last.0);
-    let held = held(objects, records, &before);
     let mut by_age: Vec<_> = objects.iter().filter(|object| !is_terminating(object)).collect();
     // Whoever creates a Controller chooses its name, and not its UID.
     by_age.sort_by_key(|object| (object.metadata.creation_timestamp.clone(), object.uid()));
     for object in by_age {
         let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+        let generation = object.metadata.generation;
         let before = before.remove(&uid);
-        let decide = |spec: &_| {
-            let controller = read(file, object, spec)?.config;
-            free(&controller, &held, records)?;
-            decide(&config.controllers, memory, controller)
+        let read = |spec: &_| read_to_run(file, memory, object, spec);
+        let (known, mut allowed) = match before {
+            Some(before) if is_same_file => {
+                let is_same = generation.is_some() && before.generation == generation;
+                (is_same.then_some(before.read), before.allowed)
+            }
+            Some(before) => {
+                let again = before.allowed.map(|(spec, _)| (read(&spec).ok(), spec));
+                (None, again.map(|(config, spec)| (spec, config)))
+            }
+            None => (None, None),
         };
-        let spec = spec_of(object);
-        let (controller, spec) = match decide(&spec) {
-            Ok(controller) => (Some(controller), Some(spec)),
+        let now = known.unwrap_or_else(|| read(&spec_of(object)));
+        match now.clone().and_then(|now| admitted.add(now)) {
+            Ok(controller) => allowed = Some((spec_of(object), Some(controller))),
             Err(mut why) => {
-                // The ceilings may be lower now.
-                let still = before.as_ref().and_then(|before| decide(before).ok());
-                if still.is_some() {
+                let still = allowed.as_ref().and_then(|(_, before)| before.clone());
+                if still.is_some_and(|still| admitted.add(still).is_ok()) {
                     why.still_runs = true;
                     why.message += "; the spec before this change still runs";
                 }
                 refused.insert(name, why);
-                (still, before)
             }
+        }
+        let known = Known {
+            generation,
+            read: now,
+            allowed,
         };
-        config.controllers.extend(controller);
-        last.0.extend(spec.map(|spec| (uid, spec)));
+        last.known.insert(uid, known);
     }
+    let mut config = file.clone();
+    config.controllers = admitted.controllers;
     Admitted { config, refused }
+}
+
+/// The controllers that run, with what decides whether one more may.
+struct Beside<'a> {
+    ceilings: &'a [Ceilings],
+    held: &'a BTreeMap<GroupKind, &'a DynamicObject>,
+    records: &'a Records,
+    controllers: Vec<ControllerConfig>,
+    /// The places among them.
+    kinds: HashMap<GroupKind, usize>,
+    /// How many of them are of each entry of the ceilings, and of each tenant of it.
+    numbers: HashMap<(usize, Option<String>), usize>,
+}
+
+impl<'a> Beside<'a> {
+    /// Begins with those of the file.
+    fn of(
+        file: &'a Config,
+        held: &'a BTreeMap<GroupKind, &'a DynamicObject>,
+        records: &'a Records,
+    ) -> Self {
+        let places = file.controllers.iter().enumerate();
+        Self {
+            ceilings: file.ceilings.as_deref().unwrap_or_default(),
+            held,
+            records,
+            controllers: file.controllers.clone(),
+            kinds: places
+                .map(|(place, it)| (group_kind(&it.parent), place))
+                .collect(),
+            numbers: HashMap::new(),
+        }
+    }
+
+    /// Adds a Controller, unless its kind is taken, its name was another's, or there are too many.
+    fn add(&mut self, controller: ControllerConfig) -> Result<ControllerConfig, Refused> {
+        free(&controller, self.held, self.records)?;
+        let kind = group_kind(&controller.parent);
+        if let Some(other) = self.kinds.get(&kind) {
+            return Err(taken(&self.controllers[*other]));
+        }
+        if let Some((entry, ceilings)) = ceilings::entry_for(self.ceilings, &controller) {
+            let tenant = controller.tenant();
+            let all = (entry, None);
+            let own = (entry, Some(tenant.to_owned()));
+            let number = |of| self.numbers.get(of).copied().unwrap_or_default();
+            ceilings
+                .check_number(entry, tenant, number(&all), number(&own))
+                .map_err(|message| Refused::new("TooMany", message))?;
+            for of in [all, own] {
+                *self.numbers.entry(of).or_default() += 1;
+            }
+        }
+        self.kinds.insert(kind, self.controllers.len());
+        self.controllers.push(controller.clone());
+        Ok(controller)
+    }
 }
 
 fn spec_of(object: &DynamicObject) -> Map<String, Value> {
@@ -111,10 +196,13 @@ fn group_kind(kind: &Kind) -> GroupKind {
 fn held<'a>(
     objects: &'a [Arc<DynamicObject>],
     records: &Records,
-    before: &BTreeMap<String, Map<String, Value>>,
+    before: &BTreeMap<String, Known>,
 ) -> BTreeMap<GroupKind, &'a DynamicObject> {
     let mut held = BTreeMap::new();
-    let before = |object: &DynamicObject| before.get(object.metadata.uid.as_ref()?).and_then(kind_of);
+    let before = |object: &DynamicObject| {
+        let known = before.get(object.metadata.uid.as_ref()?)?;
+        known.allowed.as_ref().and_then(|(spec, _)| kind_of(spec))
+    };
     for object in objects {
         for kind in [kind_of(&spec_of(object)), before(object)].into_iter().flatten() {
             if records.get(&kind).map(|record| &record.uid) == object.metadata.uid.as_ref() {
@@ -199,35 +287,32 @@ fn read(
     Ok(read)
 }
 
-fn decide(
-    others: &[ControllerConfig],
+fn read_to_run(
+    file: &Config,
     memory: &Memory,
-    controller: ControllerConfig,
+    object: &DynamicObject,
+    spec: &Map<String, Value>,
 ) -> Result<ControllerConfig, Refused> {
-    memory
-        .check_one(&controller)
-        .map_err(|message| Refused::new("TooLarge", message))?;
-    let other = others
-        .iter()
-        .find(|other| other.parent.is_version_of(&controller.parent));
-    match other {
-        Some(other) => {
-            // Perhaps in another version.
-            let parent = &other.parent;
-            let message = match other.is_object() {
-                true => format!(
-                    "the Controller {:?}, which is older, already reconciles {parent}",
-                    other.name
-                ),
-                false => format!(
-                    "the controller {:?} of the host's configuration file already reconciles {parent}",
-                    other.name
-                ),
-            };
-            Err(Refused::new("KindTaken", message))
-        }
-        None => Ok(controller),
-    }
+    let controller = read(file, object, spec)?.config;
+    let fits = memory.check_one(&controller);
+    fits.map_err(|message| Refused::new("TooLarge", message))?;
+    Ok(controller)
+}
+
+fn taken(other: &ControllerConfig) -> Refused {
+    // Perhaps in another version.
+    let parent = &other.parent;
+    let message = match other.is_object() {
+        true => format!(
+            "the Controller {:?}, which is older, already reconciles {parent}",
+            other.name
+        ),
+        false => format!(
+            "the controller {:?} of the host's configuration file already reconciles {parent}",
+            other.name
+        ),
+    };
+    Refused::new("KindTaken", message)
 }
 
 #[cfg(test)]
@@ -465,6 +550,53 @@ mod tests {
         assert!(ran(&file(), &recorded("gone", &["a"]), &again).is_err());
         assert!(ran(&file(), &Records::default(), &again).is_err());
         assert!(ran(&file(), &recorded("new", &["a"]), &again).is_ok());
+    /// A Controller with its plugin in a ConfigMap of this namespace.
+    fn of_tenant(name: &str, created: u8, tenant: &str) -> Arc<DynamicObject> {
+        let plugin = json!({"plugin": {"configMap": {"name": "p", "namespace": tenant}}});
+        object(name, created, &name.to_uppercase(), &plugin)
+    }
+
+    #[test]
+    fn the_older_ones_run_as_far_as_the_ceilings_of_their_number_allow() {
+        let text = "ceilings: {parents: [{apiGroups: ['*.dev'], kinds: ['*']}], configMaps: ['*'], controllers: 4, \
+                    controllersPerNamespace: 2}\n";
+        let file = Config::parse(Path::new("/etc/config.yaml"), text).unwrap();
+        let mut objects: Vec<_> = ["a", "b", "c", "d"].map(|name| of_tenant(name, 1, "evil")).into();
+        objects.extend(["x", "y"].map(|name| of_tenant(name, 9, "good")));
+        objects.push(of_tenant("z", 9, "other"));
+        let mut last = LastAllowed::default();
+        let (running, refused) = admitted_after(&mut last, &file, &objects);
+        assert_eq!(running, ["a", "b", "x", "y"]);
+        for (refused, expected) in refused.iter().zip([
+            "c TooMany: there are already 2 Controllers whose plugins are in the namespace evil, which is the most that \
+             `ceilings[0].controllersPerNamespace`",
+            "d TooMany: ",
+            "z TooMany: there are already 4 Controllers that this entry is for, which is the most that `ceilings[0].controllers`",
+        ]) {
+            assert!(refused.starts_with(expected), "{refused}");
+        }
+        objects.retain(|object| object.name_any() != "a");
+        let (running, _) = admitted_after(&mut last, &file, &objects);
+        assert_eq!(running, ["b", "c", "x", "y"]);
+    }
+
+    #[test]
+    fn a_controller_is_read_once_for_each_generation_and_file() {
+        let mut last = LastAllowed::default();
+        let read = |last: &mut LastAllowed, file: &Config, generation: i64, spec: &Value| {
+            let mut object = (*object("a", 1, "Thing", spec)).clone();
+            object.metadata.generation = Some(generation);
+            admitted_after(last, file, &[Arc::new(object)]).1
+        };
+        let bad = json!({"resync": "soon"});
+        assert!(read(&mut last, &file(), 1, &json!({})).is_empty());
+        // No API server changes a spec without its generation.
+        assert!(read(&mut last, &file(), 1, &bad).is_empty(), "it was read again");
+        assert_eq!(read(&mut last, &file(), 2, &bad).len(), 1);
+        assert_eq!(read(&mut last, &file(), 3, &json!({})).len(), 0);
+        let mut lowered = file();
+        lowered.ceilings = None;
+        assert_eq!(read(&mut last, &lowered, 3, &json!({})).len(), 1);
     }
 
     #[test]

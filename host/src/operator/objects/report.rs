@@ -8,6 +8,7 @@ use kube::core::DynamicObject;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
 use super::admit::{Refused, ran};
@@ -41,6 +42,8 @@ pub(in crate::operator) struct Decided {
     pub(in crate::operator) refused: BTreeMap<String, Refused>,
     /// Which controllers reconcile the kinds, as recorded.
     pub(in crate::operator) records: Records,
+    /// Those that wait for their kind, and why.
+    pub(in crate::operator) waiting: BTreeMap<String, String>,
     /// What runs.
     pub(in crate::operator) config: Option<Arc<Config>>,
 }
@@ -57,8 +60,12 @@ pub(in crate::operator) struct Reporter {
 impl Reporter {
     /// Keeps the statuses up to date. Ends with the sender.
     pub(in crate::operator) async fn run(self, mut decided: watch::Receiver<Decided>) {
+        let this = Arc::new(self);
         let mut written = BTreeMap::new();
         let mut failed = BTreeMap::new();
+        // What was refused is the same until the object or the refusal changes.
+        let mut settled = BTreeMap::<String, (Option<String>, Refused)>::new();
+        let mut removing = BTreeMap::<String, JoinHandle<Result<(), String>>>::new();
         loop {
             let now = decided.borrow_and_update().clone();
             let Some((watch, config)) = now.watch.as_ref().zip(now.config.as_ref()) else {
@@ -67,47 +74,83 @@ impl Reporter {
                     Err(_) => return,
                 }
             };
-            let objects = all(watch);
-            let checks = self.instruments.health.ready().into_iter();
+            let objects = in_turns(all(watch), &written);
+            written.retain(|name, _| now.generations.contains_key(name));
+            settled.retain(|name, _| now.refused.contains_key(name));
+            let checks = this.instruments.health.ready().into_iter();
             let checks: BTreeMap<_, _> = checks.map(|check| (check.name, check.result)).collect();
-            let reports = self.instruments.health.plugins().into_iter();
+            let reports = this.instruments.health.plugins().into_iter();
             let reports: BTreeMap<_, _> = reports.map(|it| (it.controller.clone(), it)).collect();
             let facts = |name: &str| {
                 let check = |of: &str| checks.get(&format!("{of}/{name}")).cloned();
+                let waits = now.waiting.get(name).cloned().map(Ok);
                 status::Facts {
-                    controller: check("controller")
+                    plugin: check("plugin").or_else(|| waits.as_ref().map(|_| Ok(String::new()))),
+                    controller: waits
+                        .or_else(|| check("controller"))
                         .map(|it| it.map_err(|error| status::without_conversion(&error))),
-                    plugin: check("plugin"),
                     report: reports.get(name),
-                    history: self.instruments.health.history_of(name).unwrap_or_default(),
-                    unwatched: self
+                    history: this.instruments.health.history_of(name).unwrap_or_default(),
+                    unwatched: this
                         .running
                         .named(name)
                         .and_then(|it| it.unwatched())
                         .map(|error| status::without_conversion(&error)),
                     objects: match check("controller") {
-                        Some(Ok(waits)) if waits.is_empty() => self.objects(name),
+                        Some(Ok(waits)) if waits.is_empty() => this.objects(name),
                         _ => None,
                     },
                 }
             };
+            let start = Instant::now();
+            let mut is_behind = false;
             for object in &objects {
-                if !self.writers.term().leads() {
+                if !this.writers.term().leads() {
+                    break;
+                }
+                // Those who have not had a turn may have waited for long.
+                is_behind = start.elapsed() >= PERIOD;
+                if is_behind {
                     break;
                 }
                 let name = object.name_any();
                 let result = match is_terminating(object) {
-                    true => self.remove(object, config, &now.records).await,
+                    // Releasing many resources takes long.
+                    true => match removing.remove(&name) {
+                        Some(removed) if removed.is_finished() => {
+                            removed.await.unwrap_or_else(|error| Err(error.to_string()))
+                        }
+                        Some(removed) => {
+                            removing.insert(name, removed);
+                            continue;
+                        }
+                        None => {
+                            let (this, object, now) = (Arc::clone(&this), Arc::clone(object), now.clone());
+                            let config = Arc::clone(config);
+                            let remove = async move { this.remove(&object, &config, &now.records).await };
+                            removing.insert(name, tokio::spawn(remove));
+                            continue;
+                        }
+                    },
                     false => {
                         let is_due = |at: &Instant| at.elapsed() >= PAUSE;
+                        let refused = now.refused.get(&name);
+                        let state = refused.map(|why| (object.resource_version(), why.clone()));
                         // What users have changed meanwhile is decided first.
                         if now.generations.get(&name) != Some(&object.metadata.generation)
                             || !written.get(&name).is_none_or(is_due)
+                            || state.is_some() && settled.get(&name) == state.as_ref()
                         {
                             continue;
                         }
-                        let new = status::of(object, now.refused.get(&name), &facts(&name));
-                        self.write(object, &new, &mut written).await
+                        let mut new = status::of(object, refused, &facts(&name));
+                        new.runs &= !now.waiting.contains_key(&name);
+                        if let Some(state) = state.filter(|(_, why)| !why.still_runs)
+                            && object.data["status"] == new.fields
+                        {
+                            settled.insert(name.clone(), state);
+                        }
+                        this.write(object, &new, &mut written).await
                     }
                 };
                 match result {
@@ -120,6 +163,9 @@ impl Reporter {
                         }
                     }
                 }
+            }
+            if is_behind {
+                continue;
             }
             tokio::select! {
                 changed = decided.changed() => if changed.is_err() { return },
@@ -240,6 +286,37 @@ impl Reporter {
     }
 }
 
+/// Returns the Controllers as they have their turns: tenants alternate, and of each tenant the one comes first whose status was
+/// written the longest ago.
+fn in_turns(
+    objects: Vec<Arc<DynamicObject>>,
+    written: &BTreeMap<String, Instant>,
+) -> Vec<Arc<DynamicObject>> {
+    let mut of_tenants = BTreeMap::<String, Vec<_>>::new();
+    for object in objects {
+        let own = of_tenants.entry(tenant(&object).to_owned()).or_default();
+        own.push((written.get(&object.name_any()).copied(), object));
+    }
+    let mut turns = Vec::new();
+    for own in of_tenants.values_mut() {
+        own.sort_by_key(|(at, _)| *at);
+        turns.extend(own.drain(..).map(|(_, object)| object).enumerate());
+    }
+    turns.sort_by_key(|(turn, _)| *turn);
+    turns.into_iter().map(|(_, object)| object).collect()
+}
+
+/// Returns [`ControllerConfig::tenant`](operator_host_config::ControllerConfig::tenant) of a Controller that may not be readable.
+fn tenant(object: &DynamicObject) -> &str {
+    let spec = &object.data["spec"];
+    let account = || spec["serviceAccount"].as_str()?.split('/').next();
+    let tenant = match &spec["plugin"]["configMap"] {
+        Value::Object(map) => map.get("namespace").and_then(Value::as_str),
+        _ => account(),
+    };
+    tenant.unwrap_or_default()
+}
+
 /// The field manager of what the host writes into Controllers.
 const MANAGER: &str = "operator-host/controllers";
 
@@ -282,6 +359,30 @@ fn typed(object: &DynamicObject) -> DynamicObject {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tenants_take_turns_with_their_statuses_and_the_one_that_has_waited_for_the_longest_comes_first() {
+        let object = |name: &str, plugin: &Value| -> Arc<DynamicObject> {
+            let spec = json!({"plugin": plugin, "serviceAccount": "good/writer"});
+            let object = json!({"metadata": {"name": name}, "spec": spec});
+            Arc::new(serde_json::from_value(object).unwrap())
+        };
+        let evil = json!({"configMap": {"name": "p", "namespace": "evil"}});
+        let objects = vec![
+            object("a", &evil),
+            object("b", &evil),
+            object("c", &evil),
+            object("x", &json!({"configMap": {"name": "p", "namespace": "good"}})),
+            // By its account.
+            object("y", &json!("oci://r/team/y:1")),
+        ];
+        let (first, second) = (Instant::now(), Instant::now() + PERIOD);
+        let written = [("a", second), ("c", first), ("y", first)];
+        let written = written.map(|(name, at)| (name.to_owned(), at)).into();
+        let turns = in_turns(objects, &written);
+        let names: Vec<_> = turns.iter().map(|object| object.name_any()).collect();
+        assert_eq!(names, ["b", "x", "c", "y", "a"]);
+    }
 
     #[test]
     fn a_patch_removes_what_is_gone_and_leaves_what_is_the_same() {

@@ -1,0 +1,222 @@
+//! What one tenant can make the host hold, and how tenants take turns.
+
+use super::*;
+use crate::support::measure::{self, MB};
+
+/// A definition of a kind of the tests.
+fn definition(kind: &str) -> Value {
+    let lower = kind.to_lowercase();
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{lower}s.tenant.operator-host.dev")},
+        "spec": {
+            "group": "tenant.operator-host.dev",
+            "names": {"kind": kind, "plural": format!("{lower}s"), "singular": lower},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                          "schema": {"openAPIV3Schema": any}}],
+        },
+    })
+}
+
+impl World {
+    /// Installs the definitions of some kinds.
+    async fn define(&self, kinds: impl Iterator<Item = String>) {
+        let definitions: Vec<_> = kinds.map(|kind| definition(&kind).to_string()).collect();
+        crate::support::install(&self.client, self.folder.path(), &definitions.join("\n---\n")).await;
+    }
+
+    /// Applies a Controller of one of these kinds, whose plugin is in a ConfigMap.
+    async fn of_kind(&self, name: &str, kind: &str, plugin: Value, more: Value) {
+        let mut spec = json!({
+            "parent": {"apiVersion": "tenant.operator-host.dev/v1", "kind": kind},
+            "plugin": {"configMap": plugin},
+        });
+        let fields = more.as_object().unwrap().clone();
+        spec.as_object_mut().unwrap().extend(fields);
+        self.controller(name, spec).await;
+    }
+}
+
+/// Regression: what waited to be compiled was unpacked, so that 24 ConfigMaps of 2 KB took 752 MB.
+#[tokio::test]
+async fn plugins_that_wait_to_be_compiled_are_packed() {
+    const BOMBS: u32 = 12;
+    let world = World::new("controllers-packed").await;
+    world
+        .define((0..BOMBS).map(|number| format!("Bomb{number}")))
+        .await;
+    let arguments = ["--memory", "512Mi"];
+    let host = world.start_with(&world.configure(CEILINGS), &arguments);
+    host.until_log("configuration applied").await;
+    let before = measure::resident(&host);
+    for number in 0..BOMBS {
+        let name = format!("bomb{number}-plugin");
+        let packed = operator_host_delivery::pack::Compression::Gzip;
+        let packed = packed.pack(&plugin_fixtures::bomb(1_500, number)).unwrap();
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": {"operator-host.dev/plugin": name}},
+            "binaryData": {"bomb.wasm.gz": k8s_openapi::ByteString(packed)},
+        });
+        world.apply(&map.to_string()).await;
+        let plugin = json!({"name": name, "key": "bomb.wasm"});
+        let quickly = json!({"limits": {"compile": "1s"}});
+        let (name, kind) = (format!("bomb{number}"), format!("Bomb{number}"));
+        world.of_kind(&name, &kind, plugin, quickly).await;
+    }
+    for number in 0..BOMBS {
+        let name = format!("bomb{number}");
+        world
+            .says(&name, "Stalled=True PluginRefused: not compiled within 1s")
+            .await;
+    }
+    let more = (measure::peak(&host) - before) as f64 / MB;
+    measure::report(
+        "controllers-packed",
+        &format!(
+            "{BOMBS} plugins of 24 MB that wait to be compiled, 288 MB in all: {more:.0} MB more at the peak"
+        ),
+    );
+    assert!(more < 160.0, "{more} MB");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn there_are_as_many_controllers_as_the_ceilings_allow_and_one_that_goes_makes_room() {
+    let world = World::new("controllers-number").await;
+    let few = CEILINGS.replace(
+        "ceilings:",
+        "ceilings:\n  configMaps: [team-a]\n  controllers: 3\n  controllersPerNamespace: 2",
+    );
+    let host = world.start_with(&world.configure(&few), &[]);
+    // The age of objects has seconds: these names have the order in which they are made.
+    let kinds = ["A", "B", "C", "D", "E"];
+    let add = |kind: &'static str, namespace: &'static str| {
+        let plugin = json!({"name": "any-plugin", "namespace": namespace});
+        let name = kind.to_lowercase();
+        let world = &world;
+        async move { world.of_kind(&name, kind, plugin, json!({})).await }
+    };
+    // They wait for their kinds, and count.
+    for kind in &kinds[..2] {
+        add(kind, "team-a").await;
+        world
+            .says(&kind.to_lowercase(), "Ready=False KindNotServed")
+            .await;
+    }
+    add("C", "team-a").await;
+    let many =
+        "Stalled=True TooMany: already 2 Controllers … namespace team-a … `ceilings.controllersPerNamespace`";
+    world.says("c", many).await;
+    let own = json!({"name": "any-plugin"});
+    world.of_kind("d", "D", own.clone(), json!({})).await;
+    world.says("d", "Ready=False KindNotServed").await;
+    world.of_kind("e", "E", own, json!({})).await;
+    let many = "Stalled=True TooMany: already 3 Controllers in the cluster … `ceilings.controllers`";
+    world.says("e", many).await;
+    world.remove(CONTROLLER, "a").await;
+    world.says("c", "Ready=False KindNotServed").await;
+    world.remove(CONTROLLER, "b").await;
+    world.says("e", "Ready=False KindNotServed").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_controller_whose_kind_is_not_served_costs_nothing_and_runs_when_it_is() {
+    let world = World::new("controllers-waiting").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    let kind = |kind: &str| json!({"parent": {"apiVersion": "later.operator-host.dev/v1", "kind": kind}});
+    for number in 0..40 {
+        world
+            .controller(&format!("later{number}"), kind(&format!("Later{number}")))
+            .await;
+    }
+    world
+        .says(
+            "later39",
+            "Ready=False KindNotServed: later.operator-host.dev/v1/Later39",
+        )
+        .await;
+    let object = world.get(CONTROLLER, "later39").await.unwrap();
+    assert!(object.finalizers().is_empty(), "it has never run");
+    let log = host.log();
+    assert!(
+        !log.contains("plugin cannot be used") && !log.contains("plugin loaded"),
+        "{log}"
+    );
+    // Its plugin is not asked for before, and is for another kind.
+    let later = definition("Later39").to_string().replace("tenant.", "later.");
+    crate::support::install(&world.client, world.folder.path(), &later).await;
+    world
+        .says(
+            "later39",
+            "Stalled=True PluginRefused: it reconciles test.operator-host.dev/v1/Puppet",
+        )
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Regression: 600 Controllers had 241 threads, each of which looked at one folder once a second.
+#[tokio::test]
+async fn many_controllers_share_the_threads_that_look_at_their_plugins() {
+    const MANY: usize = 40;
+    let world = World::new("controllers-threads").await;
+    world
+        .define((0..MANY).map(|number| format!("Many{number}")))
+        .await;
+    let host = world.start();
+    for number in 0..MANY {
+        let plugin = json!({"name": format!("many{number}-plugin")});
+        let (name, kind) = (format!("many{number}"), format!("Many{number}"));
+        world.of_kind(&name, &kind, plugin, json!({})).await;
+    }
+    for number in 0..MANY {
+        world
+            .until_error(&format!("many{number}"), "does not exist")
+            .await;
+    }
+    let threads = format!("/proc/{}/task", host.process().id());
+    let threads = std::fs::read_dir(threads).unwrap().count();
+    measure::report(
+        "controllers-threads",
+        &format!("{MANY} Controllers: {threads} threads"),
+    );
+    assert!(threads < 30, "{threads}");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_definition_bounds_every_list_and_text() {
+    let world = World::new("controllers-bounds").await;
+    let api = world.api(CONTROLLER);
+    let kinds = |count: usize| -> Vec<_> {
+        (0..count)
+            .map(|number| json!({"apiVersion": "v1", "kind": format!("K{number}")}))
+            .collect()
+    };
+    let cases = [
+        (json!({"children": kinds(101)}), "spec.children"),
+        (json!({"reads": kinds(101)}), "spec.reads"),
+        (json!({"otherNamespaces": vec!["a"; 101]}), "spec.otherNamespaces"),
+        (json!({"resync": "1".repeat(1025)}), "spec.resync"),
+    ];
+    for (more, field) in cases {
+        let mut spec = json!({"parent": {"apiVersion": "a.dev/v1", "kind": "A"}, "plugin": "a.wasm"});
+        spec.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let object = json!({"apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller",
+                            "metadata": {"name": "big"}, "spec": spec});
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let error = api
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}
