@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run check test chaos fuzz image-test node first-hour package manifests bench bench-scale soak crds contract fmt lint doc \
+.PHONY: help run check test chaos tenant fuzz image-test node first-hour package manifests bench bench-scale soak crds contract fmt lint doc \
     docs clean quick-lint prerequisites prerequisites-check prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -56,6 +56,12 @@ chaos: prerequisites ## Break everything around the host at random: ROUNDS=20, S
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	plugins/build.sh tests/fixtures/puppet >&2; \
 	exec $(target)/debug/chaos $(chaos) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
+
+tenant: prerequisites ## Attack a host as a tenant while another team's Echo is measured: ATTACKS=words of their names
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
+	exec $(target)/debug/tenant --host $(target)/debug/operator-host --plugin plugins/target/plugins/echo.wasm \
+	    --crds manifests/crds/echoes.my-operator.dev.yaml --crds manifests/crds/controllers.operator-host.dev.yaml \
+	    --keep $(target)/tenant $(if $(ATTACKS),--attacks $(ATTACKS))
 
 fuzz: prerequisites ## Fuzz with libFuzzer, TIME=seconds (60) each target or TARGET=name alone (slow to build)
 	tests/fuzz/run.sh $(or $(TIME),60) $(TARGET)
