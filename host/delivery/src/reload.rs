@@ -7,7 +7,7 @@
 
 mod notifications;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,6 +126,12 @@ impl PluginSources {
             Look::Same | Look::Unsettled => {}
         })
     }
+}
+
+/// Says that files in a folder have changed. Whoever writes them there knows it at once, and also where there is no notification,
+/// as of a folder that is new.
+pub fn changed(folder: &Path) {
+    notifications::changed(folder);
 }
 
 /// Calls `on_look` with what is found at a file, first now and then whenever it changes, until the returned value is dropped.

@@ -26,6 +26,7 @@ use operator_host_config::Config;
 use operator_host_core::changes::send_if_new;
 use operator_host_core::object::{PACK_LABEL, is_config_map_key};
 use operator_host_delivery::Location;
+use operator_host_delivery::reload;
 use operator_host_delivery::source::PROBLEM;
 
 /// The wait before ConfigMaps that could not be read are read again.
@@ -235,6 +236,7 @@ async fn change(
             if let Err(error) = change(&mount) {
                 warn!(folder = %mount.folder.display(), %error, "cannot write the files of a ConfigMap");
             }
+            reload::changed(&mount.folder);
         }
     });
     // It panics only when the process ends.

@@ -16,11 +16,8 @@ static WATCHER: LazyLock<Mutex<Option<RecommendedWatcher>>> = LazyLock::new(|| {
     let watcher = notify::recommended_watcher(|event: notify::Result<Event>| match event {
         Ok(event) if is_by_a_reader(event.kind) => {}
         Ok(event) if !event.paths.is_empty() => {
-            let folders = lock(&FOLDERS);
             let places = event.paths.iter().flat_map(|path| path.ancestors().take(2));
-            for folder in places.filter_map(|place| folders.get(place)) {
-                folder.send_replace(());
-            }
+            places.for_each(changed);
         }
         // Some were lost.
         Ok(_) | Err(_) => lock(&FOLDERS).values().for_each(|folder| {
@@ -35,6 +32,14 @@ static WATCHER: LazyLock<Mutex<Option<RecommendedWatcher>>> = LazyLock::new(|| {
 });
 /// Who looks at each folder: a plugin that changes all the time wakes nobody else.
 static FOLDERS: LazyLock<Mutex<HashMap<PathBuf, watch::Sender<()>>>> = LazyLock::new(Mutex::default);
+
+/// Tells those who look at a folder that something in it has changed.
+pub(super) fn changed(folder: &Path) {
+    let place = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    if let Some(folder) = lock(&FOLDERS).get(&place) {
+        folder.send_replace(());
+    }
+}
 
 fn is_by_a_reader(kind: EventKind) -> bool {
     kind.is_access() && kind != EventKind::Access(AccessKind::Close(AccessMode::Write))
