@@ -88,8 +88,8 @@ async fn plugins_that_wait_to_be_compiled_are_packed() {
 async fn there_are_as_many_controllers_as_the_ceilings_allow_and_one_that_goes_makes_room() {
     let world = World::new("controllers-number").await;
     let few = CEILINGS.replace(
-        "ceilings:",
-        "ceilings:\n  configMaps: [team-a]\n  controllers: 3\n  controllersPerNamespace: 2",
+        "ceilings:\n- ",
+        "ceilings:\n- configMaps: ['*']\n  controllers: 3\n  controllersPerNamespace: 2\n  ",
     );
     let host = world.start_with(&world.configure(&few), &[]);
     // The age of objects has seconds: these names have the order in which they are made.
@@ -109,13 +109,13 @@ async fn there_are_as_many_controllers_as_the_ceilings_allow_and_one_that_goes_m
     }
     add("C", "team-a").await;
     let many =
-        "Stalled=True TooMany: already 2 Controllers … namespace team-a … `ceilings.controllersPerNamespace`";
+        "Stalled=True TooMany: already 2 Controllers … namespace team-a … `ceilings[0].controllersPerNamespace`";
     world.says("c", many).await;
     let own = json!({"name": "any-plugin"});
     world.of_kind("d", "D", own.clone(), json!({})).await;
     world.says("d", "Ready=False KindNotServed").await;
     world.of_kind("e", "E", own, json!({})).await;
-    let many = "Stalled=True TooMany: already 3 Controllers in the cluster … `ceilings.controllers`";
+    let many = "Stalled=True TooMany: already 3 Controllers that this entry is for … `ceilings[0].controllers`";
     world.says("e", many).await;
     world.remove(CONTROLLER, "a").await;
     world.says("c", "Ready=False KindNotServed").await;

@@ -366,7 +366,7 @@ mod tests {
             let children = (0..count).map(|number| json!({"apiVersion": "v1", "kind": format!("K{number}")}));
             let spec = spec(&json!({"children": children.collect::<Vec<_>>()}));
             let start = std::time::Instant::now();
-            host(CEILINGS).object("echo", &spec).unwrap();
+            host(CEILINGS).object("echo", "u", &spec).unwrap();
             start.elapsed()
         };
         let (few, many) = (time(2_000), time(20_000));

@@ -148,11 +148,11 @@ impl Stage {
         let config = folder.path().join("config.yaml");
         let ceilings = json!({
             "hostNamespace": HOST,
-            "ceilings": {
+            "ceilings": [{
                 "parents": [{"apiGroups": ["my-operator.dev", GROUP], "kinds": ["*"]}],
                 "children": [{"apiGroups": [""], "kinds": ["Pod"]}],
                 "configMaps": [TEAM, TENANT],
-            },
+            }],
         });
         // JSON is YAML.
         std::fs::write(&config, ceilings.to_string()).context("write the configuration")?;

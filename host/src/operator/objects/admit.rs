@@ -78,8 +78,14 @@ pub(in crate::operator) fn admit(
     let mut admitted = Beside::of(file, &held, records);
     let mut refused = BTreeMap::new();
     let mut by_age: Vec<_> = objects.iter().filter(|object| !is_terminating(object)).collect();
-    // Whoever creates a Controller chooses its name, and not its UID.
-    by_age.sort_by_key(|object| (object.metadata.creation_timestamp.clone(), object.uid()));
+    // What runs goes on. Otherwise the older one is first; its author chooses a Controller's name, but not its UID.
+    by_age.sort_by_key(|object| {
+        let ran = object
+            .uid()
+            .and_then(|uid| before.get(&uid))
+            .is_some_and(|known| known.allowed.is_some());
+        (!ran, object.metadata.creation_timestamp.clone(), object.uid())
+    });
     for object in by_age {
         let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
         let generation = object.metadata.generation;
@@ -550,6 +556,8 @@ mod tests {
         assert!(ran(&file(), &recorded("gone", &["a"]), &again).is_err());
         assert!(ran(&file(), &Records::default(), &again).is_err());
         assert!(ran(&file(), &recorded("new", &["a"]), &again).is_ok());
+    }
+
     /// A Controller with its plugin in a ConfigMap of this namespace.
     fn of_tenant(name: &str, created: u8, tenant: &str) -> Arc<DynamicObject> {
         let plugin = json!({"plugin": {"configMap": {"name": "p", "namespace": tenant}}});
@@ -558,8 +566,8 @@ mod tests {
 
     #[test]
     fn the_older_ones_run_as_far_as_the_ceilings_of_their_number_allow() {
-        let text = "ceilings: {parents: [{apiGroups: ['*.dev'], kinds: ['*']}], configMaps: ['*'], controllers: 4, \
-                    controllersPerNamespace: 2}\n";
+        let text = "ceilings: [{parents: [{apiGroups: ['*.dev'], kinds: ['*']}], configMaps: ['*'], controllers: 4, \
+                    controllersPerNamespace: 2}]\n";
         let file = Config::parse(Path::new("/etc/config.yaml"), text).unwrap();
         let mut objects: Vec<_> = ["a", "b", "c", "d"].map(|name| of_tenant(name, 1, "evil")).into();
         objects.extend(["x", "y"].map(|name| of_tenant(name, 9, "good")));

@@ -14,7 +14,7 @@ pub(in crate::operator) async fn take_out(
     runs: impl Fn(&ControllerConfig) -> bool,
 ) -> BTreeMap<String, String> {
     let may_wait = |controller: &ControllerConfig| {
-        controller.is_object && controller.definitions != DefinitionsMode::Install && !runs(controller)
+        controller.is_object() && controller.definitions != DefinitionsMode::Install && !runs(controller)
     };
     let asked: BTreeSet<Kind> = config
         .controllers
