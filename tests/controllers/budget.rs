@@ -108,14 +108,14 @@ async fn there_are_as_many_controllers_as_the_ceilings_allow_and_one_that_goes_m
             .await;
     }
     add("C", "team-a").await;
-    let many =
-        "Stalled=True TooMany: already 2 Controllers … namespace team-a … `ceilings[0].controllersPerNamespace`";
+    let many = "Stalled=True TooMany: already 2 Controllers … namespace team-a … `ceilings[0].controllersPerNamespace`";
     world.says("c", many).await;
     let own = json!({"name": "any-plugin"});
     world.of_kind("d", "D", own.clone(), json!({})).await;
     world.says("d", "Ready=False KindNotServed").await;
     world.of_kind("e", "E", own, json!({})).await;
-    let many = "Stalled=True TooMany: already 3 Controllers that this entry is for … `ceilings[0].controllers`";
+    let many =
+        "Stalled=True TooMany: already 3 Controllers that this entry is for … `ceilings[0].controllers`";
     world.says("e", many).await;
     world.remove(CONTROLLER, "a").await;
     world.says("c", "Ready=False KindNotServed").await;

@@ -151,7 +151,8 @@ async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() 
                 "children": [{"apiVersion": "v1", "kind": "Pod"}],
                 "backoff": {"initial": "1s"},
             });
-            world.controller(&format!("echo-{number}"), spec).await;
+            // A name that the file has used would have to be released first.
+            world.controller(&format!("object-{number}"), spec).await;
         }
     };
     futures::stream::iter(0..MANY)

@@ -301,7 +301,11 @@ impl Ceilings {
                 (self.controllers_per_namespace, "controllersPerNamespace", whose)
             }
             true if all < self.controllers => return Ok(()),
-            true => (self.controllers, "controllers", "that this entry is for".to_owned()),
+            true => (
+                self.controllers,
+                "controllers",
+                "that this entry is for".to_owned(),
+            ),
         };
         Err(format!(
             "there are already {most} Controllers {whose}, which is the most that `ceilings[{entry}].{field}` of the host's \

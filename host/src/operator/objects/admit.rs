@@ -140,11 +140,7 @@ struct Beside<'a> {
 
 impl<'a> Beside<'a> {
     /// Begins with those of the file.
-    fn of(
-        file: &'a Config,
-        held: &'a BTreeMap<GroupKind, &'a DynamicObject>,
-        records: &'a Records,
-    ) -> Self {
+    fn of(file: &'a Config, held: &'a BTreeMap<GroupKind, &'a DynamicObject>, records: &'a Records) -> Self {
         let places = file.controllers.iter().enumerate();
         Self {
             ceilings: file.ceilings.as_deref().unwrap_or_default(),
@@ -584,8 +580,10 @@ mod tests {
             assert!(refused.starts_with(expected), "{refused}");
         }
         objects.retain(|object| object.name_any() != "a");
+        // One that is older, and comes later.
+        objects.push(of_tenant("old", 0, "other"));
         let (running, _) = admitted_after(&mut last, &file, &objects);
-        assert_eq!(running, ["b", "c", "x", "y"]);
+        assert_eq!(running, ["b", "x", "y", "old"], "what runs goes on");
     }
 
     #[test]
