@@ -11,7 +11,7 @@ fn is_held(object: &DynamicObject) -> bool {
     !object.finalizers().is_empty()
 }
 
-/// Regression: the older of two had the kind, so whoever had an old Controller took over the kind of any other team.
+/// Regression: the older of two had the kind, so a team with an old Controller could take over the kind of any other team.
 #[tokio::test]
 async fn a_controller_keeps_its_kind_when_an_older_one_wants_it() {
     let world = World::new("controllers-kept").await;

@@ -24,7 +24,7 @@ use operator_host_runtime::Limits;
 const SHORTEST_RESYNC: Duration = Duration::from_secs(10);
 const SHORTEST_RETRY: Duration = Duration::from_millis(100);
 
-/// The most Controllers by default, in all and of each namespace. One that runs takes some 350 KB.
+/// The most Controllers of an entry by default, in all and of each namespace. One that runs takes some 350 KB.
 const CONTROLLERS: usize = 500;
 const CONTROLLERS_PER_NAMESPACE: usize = 100;
 

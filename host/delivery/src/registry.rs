@@ -536,11 +536,7 @@ impl Slot {
             .filter(|candidate| why == Why::Forced && candidate.digest.as_ref() == Some(&digest.to_string()));
         let (mut because_of, mut diff) = (because.words.clone(), because.diff.clone());
         if let Some(found) = found {
-            // Whoever may see the controller sees this.
-            let shown = [found.summary, found.message]
-                .into_iter()
-                .find(|it| !it.is_empty());
-            because_of = format!("{because_of}; {}", shown.unwrap_or_default());
+            because_of = format!("{because_of}; {}", found.without_objects());
             diff = found.diff;
         }
         let mut entry = HistoryEntry {

@@ -128,7 +128,7 @@ impl PluginSources {
     }
 }
 
-/// Says that files in a folder have changed. Whoever writes them there knows it at once, and also where there is no notification,
+/// Says that files in a folder have changed. Who writes them there knows it at once, and also where there is no notification,
 /// as of a folder that is new.
 pub fn changed(folder: &Path) {
     notifications::changed(folder);

@@ -133,6 +133,16 @@ pub struct CandidateVersion {
 }
 
 impl CandidateVersion {
+    /// Returns the message without what is said about single objects. A Controller has no namespace, so those who may read it may not
+    /// be allowed to see them, and what a plugin says about one may contain anything that is in it.
+    #[must_use]
+    pub fn without_objects(&self) -> &str {
+        match self.summary.as_str() {
+            "" => &self.message,
+            summary => summary,
+        }
+    }
+
     /// Creates the report of a version that could be loaded, starting now.
     pub(super) fn of(plugin: &Plugin, state: CandidateState, message: &str) -> Self {
         Self {

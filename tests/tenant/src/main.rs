@@ -16,7 +16,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Parser;
 
 use attacks::ATTACKS;
@@ -47,18 +46,10 @@ struct Args {
     keep: PathBuf,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+#[tokio::main(worker_threads = 2)]
+async fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
-    runtime.block_on(run(&args))
-}
-
-async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut stage = Stage::build(args).await?;
+    let mut stage = Stage::build(&args).await?;
     let quiet = stage.quiet(QUIET).await?;
     println!("quiet: an Echo has its first pod after {quiet:?} (median)");
     let mut failures = Vec::new();

@@ -125,9 +125,9 @@ impl Reporter {
                             continue;
                         }
                         None => {
-                            let (this, object, now) = (Arc::clone(&this), Arc::clone(object), now.clone());
-                            let config = Arc::clone(config);
-                            let remove = async move { this.remove(&object, &config, &now.records).await };
+                            let (this, object) = (Arc::clone(&this), Arc::clone(object));
+                            let (config, records) = (Arc::clone(config), now.records.clone());
+                            let remove = async move { this.remove(&object, &config, &records).await };
                             removing.insert(name, tokio::spawn(remove));
                             continue;
                         }

@@ -131,16 +131,7 @@ fn held_back(report: &PluginReport) -> Option<Condition> {
         CandidateState::Refused => PLUGIN_REFUSED,
         CandidateState::Proving | CandidateState::PutAside => return None,
     };
-    Some(condition(true, reason, said(version)))
-}
-
-/// Returns what a Controller says about a version: nothing about single objects. The Controller has no namespace, so its readers
-/// may not be allowed to see them, and what a plugin says about one may contain anything that is in it.
-fn said(version: &CandidateVersion) -> &str {
-    match version.summary.as_str() {
-        "" => &version.message,
-        summary => summary,
-    }
+    Some(condition(true, reason, version.without_objects()))
 }
 
 /// Returns an error of a list without what a plugin said about an object that it could not convert.
@@ -193,7 +184,11 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
     let moving = match (is_moving, is_ready) {
         (true, true) => {
             let version = report.and_then(|report| report.candidate.as_ref());
-            condition(true, "Proving", version.map_or("", said))
+            condition(
+                true,
+                "Proving",
+                version.map_or("", CandidateVersion::without_objects),
+            )
         }
         (is_moving, _) => condition(is_moving, reason, message),
     };
