@@ -167,22 +167,20 @@ async fn what_a_policy_removes_at_admission_is_named_once_and_its_children_are_k
     scenario.puppet("p", answer(&[map("a", "2")])).await;
     scenario.until_text("a", "2").await;
     scenario.until_gone(CONFIG_MAP, "b").await;
-    let note = |event: &DynamicObject| {
-        event.data["note"]
-            .as_str()
-            .unwrap_or_default()
-            .contains("marks/a")
+    let dropped = async || {
+        let events = scenario.api("events.k8s.io/v1/Event");
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let is_said = |event: &&DynamicObject| {
+            let note = event.data["note"].as_str().unwrap_or_default();
+            event.data["reason"] == "FieldsDropped" && note.contains("marks/a")
+        };
+        let said = events.iter().filter(is_said);
+        said.map(|it| (it.data["note"].clone(), it.data["series"].clone()))
+            .collect::<Vec<_>>()
     };
-    let events = scenario
-        .api("events.k8s.io/v1/Event")
-        .list(&ListParams::default())
-        .await
-        .unwrap();
-    let dropped = events
-        .iter()
-        .filter(|it| it.data["reason"] == "FieldsDropped" && note(it));
-    let dropped: Vec<_> = dropped.map(|it| (&it.data["note"], &it.data["series"])).collect();
-    // The field after the creation, and the mark after the next apply.
+    // The field after the creation, and the mark after the next apply. Events follow what they are about.
+    until_true("both are said", async || dropped().await.len() >= 2).await;
+    let dropped = dropped().await;
     assert!(
         dropped.len() == 2 && dropped.iter().all(|(_, series)| series.is_null()),
         "{dropped:?}"
