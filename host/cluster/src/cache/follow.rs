@@ -36,9 +36,6 @@ const MAX_DELAY_UNREACHABLE: Duration = Duration::from_secs(1);
 const MAX_DELAY_REFUSED: Duration = Duration::from_secs(5);
 /// How long a transient error may last before it is reported.
 const GRACE: Duration = Duration::from_secs(60);
-/// How long a kind that was listed before may be missing. An API server that has just started does not serve the kinds
-/// of definitions yet.
-const UNSERVED: Duration = Duration::from_secs(5);
 /// A failing watch that the API server accepts and that has run this long without an error has recovered.
 const RECOVERED: Duration = Duration::from_secs(1);
 
@@ -76,14 +73,9 @@ impl Retry {
         jittered(delay, 0.5).max(asked.map(at_least).unwrap_or_default())
     }
 
-    /// Reports whether the first failed request was sent at least this long ago.
-    fn has_lasted(&self, time: Duration) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= time)
-    }
-
     /// Reports whether it has failed for longer than a transient error lasts.
     fn is_lasting(&self) -> bool {
-        self.has_lasted(self.grace)
+        self.since.is_some_and(|since| since.elapsed() >= self.grace)
     }
 }
 
@@ -192,6 +184,7 @@ pub(super) async fn follow(
     // Whether the API server may have gone back to an earlier state than the position. It accepts a watch from there all
     // the same, and sends nothing until it has that many versions again.
     let mut in_doubt = false;
+    let mut unserved_since = None;
     loop {
         let turn = match inner.was_listed.load(Ordering::Relaxed) {
             true => None,
@@ -209,44 +202,47 @@ pub(super) async fn follow(
             filled_under = wanted;
         }
         let sent = Instant::now();
-        let trouble = match &mut position {
+        let progress = match &mut position {
             Position::Listing { token, listed } => {
                 let page = first_lists.within(turn, source.page(token.as_deref())).await;
-                match page.and_then(|page| take_page(inner, page, source.form, token, listed, &keep)) {
-                    Ok(complete) => {
-                        retry.since = None;
-                        if let Some(version) = complete {
-                            position = Position::Watching(version);
-                        }
-                        continue;
+                let taken = page.and_then(|page| take_page(inner, page, source.form, token, listed, &keep));
+                taken.map(|complete| {
+                    retry.since = None;
+                    if let Some(version) = complete {
+                        position = Position::Watching(version);
                     }
-                    Err(trouble) => trouble,
-                }
+                })
             }
-            Position::Watching(version) if in_doubt => match source.newest().await {
-                Ok(newest) => {
+            Position::Watching(version) if in_doubt => {
+                let known = version.parse().ok();
+                source.newest().await.map(|newest| {
                     in_doubt = false;
-                    if newest.is_some() && newest < version.parse().ok() {
+                    if newest.is_some() && newest < known {
                         position = Position::start();
                     }
-                    continue;
-                }
-                Err(trouble) => trouble,
-            },
+                })
+            }
             Position::Watching(version) => {
                 in_doubt = true;
-                match changes(inner, source, version, retry, &mut keep, &mut filled_under).await {
-                    Ok(is_due) => {
-                        in_doubt = !is_due;
-                        continue;
-                    }
-                    Err(trouble) => trouble,
-                }
+                let changes = changes(inner, source, version, retry, &mut keep, &mut filled_under);
+                changes.await.map(|is_due| in_doubt = !is_due)
             }
+        };
+        let Err(trouble) = progress else {
+            unserved_since = None;
+            continue;
+        };
+        // An outage before it does not count.
+        unserved_since = match trouble {
+            Trouble::NotServed => unserved_since.or(Some(sent)),
+            _ => None,
         };
         let (failure, asked) = match trouble {
             Trouble::Refused(message) => return message,
-            Trouble::NotServed if inner.was_listed.load(Ordering::Relaxed) && !retry.has_lasted(UNSERVED) => {
+            Trouble::NotServed
+                if inner.was_listed.load(Ordering::Relaxed)
+                    && unserved_since.is_some_and(|since| since.elapsed() < source.limits.unserved) =>
+            {
                 debug!(kind = %inner.scope.kind, "the kind is not served: asking again");
                 (None, None)
             }

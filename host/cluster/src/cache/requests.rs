@@ -50,6 +50,9 @@ pub(super) struct Limits {
     pub(super) silent: Duration,
     /// A watch that has run this long counts as healthy, even if it delivered nothing.
     pub(super) healthy: Duration,
+    /// How long a kind that was listed before may be missing, from the first response that says so. An API server that
+    /// has just started does not serve the kinds of definitions yet.
+    pub(super) unserved: Duration,
 }
 
 impl Default for Limits {
@@ -61,6 +64,7 @@ impl Default for Limits {
             late: Duration::from_secs(15),
             silent: Duration::from_secs(90),
             healthy: Duration::from_secs(5),
+            unserved: Duration::from_secs(10),
         }
     }
 }

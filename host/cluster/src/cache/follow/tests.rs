@@ -118,6 +118,7 @@ fn follow_these(script: &[Reply], grace: Duration) -> Followed {
         late: Duration::from_millis(100),
         silent: Duration::from_secs(60),
         healthy: Duration::from_secs(5),
+        unserved: Duration::from_secs(2),
     };
     follow_within(limits, script, grace)
 }
@@ -391,6 +392,20 @@ async fn a_kind_that_is_not_served_for_a_moment_is_no_failure() {
     let states = followed.later_states().await;
     followed.until_named(&["a", "b"]).await;
     assert_eq!(followed.lists(), 1);
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
+}
+
+/// Regression: the outage before it had used up the time that a kind may be missing.
+#[tokio::test]
+async fn a_kind_that_is_not_served_for_a_moment_after_a_long_outage_is_no_failure() {
+    let mut script = vec![List(&["a"], None)];
+    script.extend(vec![Refuse(503); 7]);
+    script.extend([Refuse(404), Refuse(404), Watch(vec![added("b", "12")])]);
+    let followed = follow_patiently(&script);
+    let states = followed.later_states().await;
+    let begun = Instant::now();
+    followed.until_named(&["a", "b"]).await;
+    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}", begun.elapsed());
     assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
 }
 
