@@ -135,7 +135,8 @@ pub(super) fn status_not_written(run: &Run<'_>, parent: &DynamicObject, error: A
     note(run, &error);
     // The failure itself is logged, with what can be done in such a namespace.
     let is_lost = run.caches.is_namespace_terminating(parent) && error.is_missing_permission();
-    if is_lost || is_transient(run, parent, &error) {
+    // Of a new parent too: the status cannot say it earlier, and an API server that starts refuses it for many at once.
+    if is_lost || is_transient_within(run, parent, &error, GRACE) {
         debug!("{error}");
     } else {
         log_once(run, &error);
@@ -175,6 +176,19 @@ pub(super) fn note(run: &Run<'_>, error: &ReconcileError) {
 /// Reports whether a failure, which was noted, is transient or not caused by the parent, so that the status does not show
 /// it.
 pub(super) fn is_transient(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> bool {
+    let grace = match is_unreported(run, parent) {
+        true => FIRST_GRACE,
+        false => GRACE,
+    };
+    is_transient_within(run, parent, error, grace)
+}
+
+fn is_transient_within(
+    run: &Run<'_>,
+    parent: &DynamicObject,
+    error: &ReconcileError,
+    grace: Duration,
+) -> bool {
     let errors = answers(error);
     if matches!(error, ReconcileError::NamespaceTerminating) {
         return true;
@@ -188,10 +202,6 @@ pub(super) fn is_transient(run: &Run<'_>, parent: &DynamicObject, error: &Reconc
     }
     // A race that is lost for a whole minute has another cause than a race.
     let since = run.memory(|memory| memory.failure.transient_since);
-    let grace = match is_unreported(run, parent) {
-        true => FIRST_GRACE,
-        false => GRACE,
-    };
     let cannot_be_told = || {
         let mut faults = errors.iter().map(|error| error.fault);
         faults.any(|fault| matches!(fault, Fault::Unreachable | Fault::Deposed))
