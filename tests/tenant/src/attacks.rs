@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use operator_host_delivery::pack::Compression;
 use serde_json::{Value, json};
 
-use crate::stage::{GROUP, KINDS, Stage, TENANT, config_map, controller};
+use crate::stage::{ECHO_GROUP, GROUP, KINDS, Stage, TEAM, TENANT, config_map, controller};
 
 /// How long Echo is measured in an attack that goes on by itself.
 const TIME: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(crate) struct Outcome {
 }
 
 /// All of them.
-pub(crate) const ATTACKS: [Attack; 5] = [
+pub(crate) const ATTACKS: [Attack; 7] = [
     Attack {
         name: "bombs_that_wait",
         make: |stage| Box::pin(bombs_that_wait(stage)),
@@ -57,6 +57,14 @@ pub(crate) const ATTACKS: [Attack; 5] = [
     Attack {
         name: "many_controllers",
         make: |stage| Box::pin(many_controllers(stage)),
+    },
+    Attack {
+        name: "kinds_and_plugins_of_others",
+        make: |stage| Box::pin(kinds_and_plugins_of_others(stage)),
+    },
+    Attack {
+        name: "the_name_of_another",
+        make: |stage| Box::pin(the_name_of_another(stage)),
     },
 ];
 
@@ -229,5 +237,78 @@ async fn many_controllers(stage: &mut Stage) -> anyhow::Result<Outcome> {
         threads,
         notes: format!("the other's first status {status:?}"),
         problems,
+    })
+}
+
+/// Controllers that want what is another team's or the host's own.
+async fn kinds_and_plugins_of_others(stage: &mut Stage) -> anyhow::Result<Outcome> {
+    let child = |version: &str, kind: &str| json!({"children": [{"apiVersion": version, "kind": kind}]});
+    let of_team = json!({"configMap": {"name": "echo-plugin", "namespace": TEAM, "key": "echo.wasm"}});
+    let host = "operator-host.dev";
+    let wanted = [
+        ("taker", ECHO_GROUP, "Echo", json!({}), "KindTaken"),
+        (
+            "plugin",
+            GROUP,
+            "Tenant1",
+            json!({"plugin": of_team}),
+            "NotAllowed",
+        ),
+        ("own", host, "Other", json!({}), "NotAllowed"),
+        (
+            "owner",
+            GROUP,
+            "Tenant2",
+            child("operator-host.dev/v1alpha1", "Controller"),
+            "NotAllowed",
+        ),
+        (
+            "scale",
+            GROUP,
+            "Tenant3",
+            child("autoscaling/v1", "Scale"),
+            "NotAllowed",
+        ),
+        ("list", GROUP, "Tenant4", child("v1", "PodList"), "NotAllowed"),
+    ];
+    // It has a kind of its own first.
+    let harmless = controller("taker", "Tenant0", GROUP, &json!({}));
+    let mut problems = stage.attack(std::iter::once(harmless)).await;
+    let all = wanted
+        .iter()
+        .map(|(name, group, kind, more, _)| controller(name, kind, group, more));
+    problems.extend(stage.attack(all).await);
+    for (name, .., reason) in &wanted {
+        if let Err(error) = stage.until_refused(name, reason).await {
+            problems.push(format!("{error:#}"));
+        }
+    }
+    Ok(Outcome {
+        echo: stage.echoes(Duration::from_secs(5)).await?,
+        threads: stage.threads(),
+        problems,
+        ..Outcome::default()
+    })
+}
+
+/// The tenant, who may delete any Controller here, makes that of the other team again with a plugin of its own.
+async fn the_name_of_another(stage: &mut Stage) -> anyhow::Result<Outcome> {
+    stage.delete("echo").await?;
+    let release = json!({
+        "onRemoval": "releaseFinalizers",
+        "plugin": {"configMap": {"name": "bomb0-plugin", "namespace": TENANT, "key": "bomb.wasm.gz"}},
+    });
+    let forged = [bomb(0, 0), controller("echo", "Echo", ECHO_GROUP, &release)];
+    let mut problems = stage.attack(forged.into_iter()).await;
+    if let Err(error) = stage.until_refused("echo", "NameUsedBefore").await {
+        problems.push(format!("{error:#}"));
+    }
+    stage.delete("echo").await?;
+    stage.take_back_echo().await?;
+    Ok(Outcome {
+        echo: stage.echoes(Duration::from_secs(5)).await?,
+        threads: stage.threads(),
+        problems,
+        ..Outcome::default()
     })
 }

@@ -22,8 +22,10 @@ use crate::group::Group;
 
 /// The host's namespace, that of the quiet team, and that of the hostile tenant.
 const HOST: &str = "operator-host";
-const TEAM: &str = "team-a";
+pub(crate) const TEAM: &str = "team-a";
 pub(crate) const TENANT: &str = "team-evil";
+/// The group of the quiet team's kind.
+pub(crate) const ECHO_GROUP: &str = "my-operator.dev";
 /// The group of the tenant's kinds.
 pub(crate) const GROUP: &str = "tenant.example.com";
 /// How many kinds the tenant has.
@@ -127,6 +129,26 @@ fn definition(number: usize) -> Value {
     })
 }
 
+/// Returns the Controller of the quiet team.
+fn of_echo() -> Value {
+    json!({
+        "apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller", "metadata": {"name": "echo"},
+        "spec": {
+            "parent": {"apiVersion": format!("{ECHO_GROUP}/v1"), "kind": "Echo"},
+            "plugin": {"configMap": {"name": "echo-plugin", "namespace": TEAM, "key": "echo.wasm"}},
+            "children": [{"apiVersion": "v1", "kind": "Pod"}],
+        },
+    })
+}
+
+/// Returns the condition of a Controller that does not run.
+fn stalled(object: &DynamicObject) -> Option<&Value> {
+    let conditions = object.data["status"]["conditions"].as_array()?;
+    conditions
+        .iter()
+        .find(|it| it["type"] == "Stalled" && it["status"] == "True")
+}
+
 impl Stage {
     pub(crate) async fn build(args: &Args) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("a folder")?;
@@ -148,11 +170,22 @@ impl Stage {
         let config = folder.path().join("config.yaml");
         let ceilings = json!({
             "hostNamespace": HOST,
-            "ceilings": [{
-                "parents": [{"apiGroups": ["my-operator.dev", GROUP], "kinds": ["*"]}],
-                "children": [{"apiGroups": [""], "kinds": ["Pod"]}],
-                "configMaps": [TEAM, TENANT],
-            }],
+            "ceilings": [
+                {
+                    "names": ["echo", "other"],
+                    "parents": [{"apiGroups": [ECHO_GROUP], "kinds": ["*"]}],
+                    "children": [{"apiGroups": [""], "kinds": ["Pod"]}],
+                    "configMaps": [TEAM],
+                },
+                {
+                    "parents": [{"apiGroups": ["*.dev", GROUP], "kinds": ["*"]}],
+                    "children": [
+                        {"apiGroups": [""], "kinds": ["Pod", "PodList"]},
+                        {"apiGroups": ["autoscaling", "*.dev"], "kinds": ["*"]},
+                    ],
+                    "configMaps": [TENANT],
+                },
+            ],
         });
         // JSON is YAML.
         std::fs::write(&config, ceilings.to_string()).context("write the configuration")?;
@@ -327,16 +360,7 @@ impl Stage {
         Self::apply(&self.client, map).await?;
         let controllers = api(&self.client, "Controller", "");
         if controllers.get_opt("echo").await?.is_none() {
-            let spec = json!({
-                "parent": {"apiVersion": "my-operator.dev/v1", "kind": "Echo"},
-                "plugin": {"configMap": {"name": "echo-plugin", "namespace": TEAM, "key": "echo.wasm"}},
-                "children": [{"apiVersion": "v1", "kind": "Pod"}],
-            });
-            let controller = json!({
-                "apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller", "metadata": {"name": "echo"},
-                "spec": spec,
-            });
-            Self::apply(&self.client, controller).await?;
+            Self::apply(&self.client, of_echo()).await?;
         }
         // The host records it there at once; the status comes up to two seconds later.
         let digest = Digest::of(&version).to_string();
@@ -366,9 +390,46 @@ impl Stage {
         Ok(taken)
     }
 
-    async fn delete(&self, name: &str) -> anyhow::Result<()> {
+    /// Deletes a Controller, and waits until it is gone.
+    pub(crate) async fn delete(&self, name: &str) -> anyhow::Result<()> {
         let all = api(&self.client, "Controller", "");
         all.delete(name, &DeleteParams::default()).await?;
+        let gone = await_condition(all, name, |object: Option<&DynamicObject>| object.is_none());
+        let waited = tokio::time::timeout(LIMIT, gone).await;
+        waited.with_context(|| format!("Controller {name} does not go"))??;
+        Ok(())
+    }
+
+    /// Waits until a Controller is refused for this reason.
+    pub(crate) async fn until_refused(&self, name: &str, reason: &str) -> anyhow::Result<()> {
+        let refused = self
+            .until("Controller", name, |object| {
+                stalled(object).is_some_and(|it| it["reason"] == reason)
+            })
+            .await;
+        refused
+            .map(drop)
+            .with_context(|| format!("it is not refused as {reason}"))
+    }
+
+    /// Makes the Controller of Echo again, and does what its status says so that it may go on.
+    pub(crate) async fn take_back_echo(&self) -> anyhow::Result<()> {
+        Self::apply(&self.client, of_echo()).await?;
+        self.until_refused("echo", "NameUsedBefore").await?;
+        let echo = api(&self.client, "Controller", "").get("echo").await?;
+        let said = stalled(&echo).and_then(|it| it["message"].as_str());
+        let command = said.and_then(|it| it.split("kubectl annotate crd ").nth(1));
+        let mut words = command.context("no command in the status")?.split(' ');
+        let (crd, record) = (
+            words.next().context("a definition")?,
+            words.next().context("a record")?,
+        );
+        let (key, value) = record.split_once('=').context("an annotation")?;
+        let record = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
+        let definitions = api(&self.client, "CustomResourceDefinition", "");
+        definitions.patch(crd, &PatchParams::default(), &record).await?;
+        self.until("Controller", "echo", |object| stalled(object).is_none())
+            .await?;
         Ok(())
     }
 
@@ -376,12 +437,7 @@ impl Stage {
     pub(crate) async fn unnamed_refusals(&self) -> anyhow::Result<Vec<String>> {
         let mut unnamed = Vec::new();
         for object in self.of_tenant().await? {
-            let conditions = object.data["status"]["conditions"].as_array();
-            let mut stalled = conditions
-                .into_iter()
-                .flatten()
-                .filter(|it| it["type"] == "Stalled");
-            let Some(stalled) = stalled.next().filter(|it| it["status"] == "True") else {
+            let Some(stalled) = stalled(&object) else {
                 continue;
             };
             let (reason, message) = (
