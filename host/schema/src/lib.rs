@@ -30,6 +30,10 @@ mod tests;
 #[cfg(feature = "judge")]
 use serde_json::Value;
 
+#[cfg(all(doctest, feature = "judge"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// One problem with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {

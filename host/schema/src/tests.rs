@@ -17,10 +17,16 @@ const ROWS: &str = concat!(
 
 /// What only the API server judges: a text in its message, and what it is about. `host/docs/authors.md` has the same
 /// list.
-const LEFT: [(&str, &str); 1] = [(
-    "estimated rule cost exceeds budget",
-    "what a rule could cost at most",
-)];
+const LEFT: [(&str, &str); 2] = [
+    (
+        "estimated rule cost exceeds budget",
+        "what a rule could cost at most",
+    ),
+    (
+        "estimated messageExpression cost exceeds budget",
+        "what its message could cost at most",
+    ),
+];
 
 /// What the host says: the verdict in the API server's words, with the reason.
 type Judgement = (&'static str, String);
