@@ -269,15 +269,22 @@ async fn kinds_and_plugins_of_others(stage: &mut Stage) -> anyhow::Result<Outcom
             child("autoscaling/v1", "Scale"),
             "NotAllowed",
         ),
-        ("list", GROUP, "Tenant4", child("v1", "PodList"), "NotAllowed"),
+        (
+            "list",
+            GROUP,
+            "Tenant4",
+            child("autoscaling/v1", "HorizontalPodAutoscalerList"),
+            "NotAllowed",
+        ),
     ];
     // It has a kind of its own first.
     let harmless = controller("taker", "Tenant0", GROUP, &json!({}));
     let mut problems = stage.attack(std::iter::once(harmless)).await;
-    let all = wanted
-        .iter()
-        .map(|(name, group, kind, more, _)| controller(name, kind, group, more));
-    problems.extend(stage.attack(all).await);
+    let mut all = Vec::new();
+    for (name, group, kind, more, _) in &wanted {
+        all.push(controller(name, kind, group, more));
+    }
+    problems.extend(stage.attack(all.into_iter()).await);
     for (name, .., reason) in &wanted {
         if let Err(error) = stage.until_refused(name, reason).await {
             problems.push(format!("{error:#}"));

@@ -180,7 +180,7 @@ impl Stage {
                 {
                     "parents": [{"apiGroups": ["*.dev", GROUP], "kinds": ["*"]}],
                     "children": [
-                        {"apiGroups": [""], "kinds": ["Pod", "PodList"]},
+                        {"apiGroups": [""], "kinds": ["Pod"]},
                         {"apiGroups": ["autoscaling", "*.dev"], "kinds": ["*"]},
                     ],
                     "configMaps": [TENANT],
