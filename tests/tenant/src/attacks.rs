@@ -254,27 +254,27 @@ async fn kinds_and_plugins_of_others(stage: &mut Stage) -> anyhow::Result<Outcom
             json!({"plugin": of_team}),
             "NotAllowed",
         ),
-        ("own", host, "Other", json!({}), "NotAllowed"),
+        ("own", host, "Other", json!({}), "InvalidSpec"),
         (
             "owner",
             GROUP,
             "Tenant2",
             child("operator-host.dev/v1alpha1", "Controller"),
-            "NotAllowed",
+            "InvalidSpec",
         ),
         (
             "scale",
             GROUP,
             "Tenant3",
             child("autoscaling/v1", "Scale"),
-            "NotAllowed",
+            "InvalidSpec",
         ),
         (
             "list",
             GROUP,
             "Tenant4",
             child("autoscaling/v1", "HorizontalPodAutoscalerList"),
-            "NotAllowed",
+            "InvalidSpec",
         ),
     ];
     // It has a kind of its own first.
