@@ -36,6 +36,18 @@ pub(crate) struct Outcome {
     pub(crate) problems: Vec<String>,
 }
 
+impl Outcome {
+    /// Measures Echo for this time.
+    async fn of(stage: &mut Stage, problems: Vec<String>, time: Duration) -> anyhow::Result<Self> {
+        Ok(Self {
+            echo: stage.echoes(time).await?,
+            threads: stage.threads(),
+            problems,
+            ..Self::default()
+        })
+    }
+}
+
 /// All of them.
 pub(crate) const ATTACKS: [Attack; 7] = [
     Attack {
@@ -86,14 +98,8 @@ fn of_bomb(number: u32) -> Value {
 /// Plugins that compress to almost nothing wait to be compiled.
 async fn bombs_that_wait(stage: &mut Stage) -> anyhow::Result<Outcome> {
     let bombs = (0..BOMBS).flat_map(|number| [bomb(number, number), of_bomb(number)]);
-    let errors = stage.attack(bombs).await;
-    let echo = stage.echoes(TIME).await?;
-    Ok(Outcome {
-        echo,
-        threads: stage.threads(),
-        problems: errors,
-        ..Outcome::default()
-    })
+    let problems = stage.attack(bombs).await;
+    Outcome::of(stage, problems, TIME).await
 }
 
 /// They change all the time, beside an upgrade of the other team.
@@ -192,12 +198,7 @@ async fn controllers_with_many_kinds(stage: &mut Stage) -> anyhow::Result<Outcom
             problems.push(format!("20,000 entries in spec.{field}: {errors:?}"));
         }
     }
-    Ok(Outcome {
-        echo: stage.echoes(Duration::from_secs(5)).await?,
-        threads: stage.threads(),
-        problems,
-        ..Outcome::default()
-    })
+    Outcome::of(stage, problems, Duration::from_secs(5)).await
 }
 
 /// More Controllers than there are kinds and than the ceilings allow, which change all the time.
@@ -290,12 +291,7 @@ async fn kinds_and_plugins_of_others(stage: &mut Stage) -> anyhow::Result<Outcom
             problems.push(format!("{error:#}"));
         }
     }
-    Ok(Outcome {
-        echo: stage.echoes(Duration::from_secs(5)).await?,
-        threads: stage.threads(),
-        problems,
-        ..Outcome::default()
-    })
+    Outcome::of(stage, problems, Duration::from_secs(5)).await
 }
 
 /// The tenant, who may delete any Controller here, makes that of the other team again with a plugin of its own.
@@ -312,10 +308,5 @@ async fn the_name_of_another(stage: &mut Stage) -> anyhow::Result<Outcome> {
     }
     stage.delete("echo").await?;
     stage.take_back_echo().await?;
-    Ok(Outcome {
-        echo: stage.echoes(Duration::from_secs(5)).await?,
-        threads: stage.threads(),
-        problems,
-        ..Outcome::default()
-    })
+    Outcome::of(stage, problems, Duration::from_secs(5)).await
 }

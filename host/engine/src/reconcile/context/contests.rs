@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::pace::Cause;
 use operator_host_core::metrics::ContestedChild;
 use operator_host_core::object::{ChildRef, first_few};
 use operator_host_desired::conditions::{FIELD_CONTESTED, Reason};
 
-/// How many times a child must be changed back before it is contested. Fewer are the edits of a user.
-const CONTESTED_AFTER: u32 = 5;
-/// The shortest and the longest time between two applies of a contested child. Each change back doubles it.
-const DELAYS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 /// The shortest and the longest time after which a child that was not changed back is no longer contested. It is
 /// [`QUIET_FACTOR`] times the longest time that the other client has taken so far.
 const QUIET: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
@@ -70,8 +67,9 @@ impl Contest {
         }
     }
 
-    const fn is_contested(&self) -> bool {
-        self.times >= CONTESTED_AFTER
+    /// Reports whether it was changed back often. Fewer times are the edits of a user.
+    fn is_contested(&self) -> bool {
+        self.delay().is_some()
     }
 
     fn change_back(&mut self, now: Instant) {
@@ -80,11 +78,9 @@ impl Contest {
         self.slowest = self.slowest.max(now - self.applied);
     }
 
-    /// Returns the least time between two applies.
-    fn delay(&self) -> Duration {
-        let doublings = self.times.saturating_sub(CONTESTED_AFTER);
-        let delay = DELAYS.0.saturating_mul(2_u32.saturating_pow(doublings));
-        delay.min(DELAYS.1)
+    /// Returns the least time between two applies of a contested child.
+    fn delay(&self) -> Option<Duration> {
+        Cause::Correction.delay_after(self.times)
     }
 
     /// Returns how long a child must stay as applied until the contest is over.
@@ -100,14 +96,14 @@ impl Contest {
     fn due(&self) -> Instant {
         self.applied
             + if self.is_changed {
-                self.delay()
+                self.delay().unwrap_or_default()
             } else {
                 self.quiet()
             }
     }
 
     fn message(&self, key: &ChildRef, Report { path, by }: &Report) -> String {
-        let (times, delay) = (self.times, self.delay());
+        let (times, delay) = (self.times, self.delay().unwrap_or_default());
         format!(
             "{key} was changed back {times} times, the last time {path} {by}. The host applies this child at most \
              once in {delay:?}. Stop the other client, or leave the field out of what the plugin wants"

@@ -15,7 +15,7 @@ pub(crate) enum Cause {
     Removal,
     /// The plugin or the host has another text or number for the status. A condition that changes does not wait.
     Progress,
-    /// Another client changed the status back.
+    /// Another client changed the status, or a child, back.
     Correction,
     /// The last write of the child was not answered in time.
     Silence,
@@ -52,6 +52,18 @@ impl Cause {
             longest: Duration::from_secs(longest),
             memory: Duration::from_secs(memory),
         }
+    }
+
+    /// Returns the least time between the last of so many writes and the next one; `None` when that is made at once.
+    pub(super) fn delay_after(self, writes: u32) -> Option<Duration> {
+        let Limits {
+            burst,
+            delay,
+            longest,
+            ..
+        } = self.limits();
+        let doublings = writes.checked_sub(burst)?;
+        Some(delay.saturating_mul(2_u32.saturating_pow(doublings)).min(longest))
     }
 }
 
@@ -112,14 +124,7 @@ impl Pace {
 
     /// Returns the least time between the last write and the next one.
     fn delay(&self) -> Option<Duration> {
-        let Limits {
-            burst,
-            delay,
-            longest,
-            ..
-        } = self.cause.limits();
-        let doublings = self.writes.checked_sub(burst)?;
-        Some(delay.saturating_mul(2_u32.saturating_pow(doublings)).min(longest))
+        self.cause.delay_after(self.writes)
     }
 
     /// Returns how long the next write has to wait; `None` when it need not.
