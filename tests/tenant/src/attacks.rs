@@ -48,36 +48,21 @@ impl Outcome {
     }
 }
 
+macro_rules! attacks {
+    ($($name:ident),+ $(,)?) => {
+        &[$(Attack { name: stringify!($name), make: |stage| Box::pin($name(stage)) }),+]
+    };
+}
+
 /// All of them.
-pub(crate) const ATTACKS: [Attack; 7] = [
-    Attack {
-        name: "bombs_that_wait",
-        make: |stage| Box::pin(bombs_that_wait(stage)),
-    },
-    Attack {
-        name: "bombs_that_change",
-        make: |stage| Box::pin(bombs_that_change(stage)),
-    },
-    Attack {
-        name: "controllers_without_kinds",
-        make: |stage| Box::pin(controllers_without_kinds(stage)),
-    },
-    Attack {
-        name: "controllers_with_many_kinds",
-        make: |stage| Box::pin(controllers_with_many_kinds(stage)),
-    },
-    Attack {
-        name: "many_controllers",
-        make: |stage| Box::pin(many_controllers(stage)),
-    },
-    Attack {
-        name: "kinds_and_plugins_of_others",
-        make: |stage| Box::pin(kinds_and_plugins_of_others(stage)),
-    },
-    Attack {
-        name: "the_name_of_another",
-        make: |stage| Box::pin(the_name_of_another(stage)),
-    },
+pub(crate) const ATTACKS: &[Attack] = attacks![
+    bombs_that_wait,
+    bombs_that_change,
+    controllers_without_kinds,
+    controllers_with_many_kinds,
+    many_controllers,
+    kinds_and_plugins_of_others,
+    the_name_of_another,
 ];
 
 fn bomb(number: u32, version: u32) -> Value {
@@ -281,10 +266,10 @@ async fn kinds_and_plugins_of_others(stage: &mut Stage) -> anyhow::Result<Outcom
     // It has a kind of its own first.
     let harmless = controller("taker", "Tenant0", GROUP, &json!({}));
     let mut problems = stage.attack(std::iter::once(harmless)).await;
-    let mut all = Vec::new();
-    for (name, group, kind, more, _) in &wanted {
-        all.push(controller(name, kind, group, more));
-    }
+    let all: Vec<_> = wanted
+        .iter()
+        .map(|(name, group, kind, more, _)| controller(name, kind, group, more))
+        .collect();
     problems.extend(stage.attack(all.into_iter()).await);
     for (name, .., reason) in &wanted {
         if let Err(error) = stage.until_refused(name, reason).await {
@@ -299,7 +284,7 @@ async fn the_name_of_another(stage: &mut Stage) -> anyhow::Result<Outcome> {
     stage.delete("echo").await?;
     let release = json!({
         "onRemoval": "releaseFinalizers",
-        "plugin": {"configMap": {"name": "bomb0-plugin", "namespace": TENANT, "key": "bomb.wasm.gz"}},
+        "plugin": {"configMap": {"name": "bomb0-plugin", "namespace": TENANT, "key": "bomb.wasm"}},
     });
     let forged = [bomb(0, 0), controller("echo", "Echo", ECHO_GROUP, &release)];
     let mut problems = stage.attack(forged.into_iter()).await;

@@ -111,6 +111,10 @@ pub(crate) fn controller(name: &str, kind: &str, group: &str, more: &Value) -> V
     if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
         spec.extend(more.clone());
     }
+    controller_of(name, &spec)
+}
+
+fn controller_of(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller", "metadata": {"name": name}, "spec": spec})
 }
 
@@ -131,14 +135,12 @@ fn definition(number: usize) -> Value {
 
 /// Returns the Controller of the quiet team.
 fn of_echo() -> Value {
-    json!({
-        "apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller", "metadata": {"name": "echo"},
-        "spec": {
-            "parent": {"apiVersion": format!("{ECHO_GROUP}/v1"), "kind": "Echo"},
-            "plugin": {"configMap": {"name": "echo-plugin", "namespace": TEAM, "key": "echo.wasm"}},
-            "children": [{"apiVersion": "v1", "kind": "Pod"}],
-        },
-    })
+    let spec = json!({
+        "parent": {"apiVersion": format!("{ECHO_GROUP}/v1"), "kind": "Echo"},
+        "plugin": {"configMap": {"name": "echo-plugin", "namespace": TEAM, "key": "echo.wasm"}},
+        "children": [{"apiVersion": "v1", "kind": "Pod"}],
+    });
+    controller_of("echo", &spec)
 }
 
 /// Returns the condition of a Controller that does not run.
@@ -301,9 +303,18 @@ impl Stage {
         name: &str,
         is_done: impl Fn(&DynamicObject) -> bool,
     ) -> anyhow::Result<Duration> {
+        self.wait(kind, name, |object| object.is_some_and(&is_done)).await
+    }
+
+    /// Does the same for an object that may be gone.
+    async fn wait(
+        &self,
+        kind: &str,
+        name: &str,
+        is_done: impl Fn(Option<&DynamicObject>) -> bool,
+    ) -> anyhow::Result<Duration> {
         let start = Instant::now();
-        let done = |object: Option<&DynamicObject>| object.is_some_and(&is_done);
-        let wait = await_condition(api(&self.client, kind, TEAM), name, done);
+        let wait = await_condition(api(&self.client, kind, TEAM), name, is_done);
         match tokio::time::timeout(LIMIT, wait).await {
             Ok(waited) => drop(waited?),
             Err(_) => bail!("{kind} {name} is not as expected after {LIMIT:?}"),
@@ -374,15 +385,11 @@ impl Stage {
     /// Applies a Controller of the quiet team that has no plugin. Returns how long it takes until its status says so.
     pub(crate) async fn first_status(&mut self) -> anyhow::Result<Duration> {
         let spec = json!({
-            "parent": {"apiVersion": "my-operator.dev/v1", "kind": "Other"},
+            "parent": {"apiVersion": format!("{ECHO_GROUP}/v1"), "kind": "Other"},
             "plugin": {"configMap": {"name": "other-plugin", "namespace": TEAM}},
         });
-        let controller = json!({
-            "apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller", "metadata": {"name": "other"},
-            "spec": spec,
-        });
         let start = Instant::now();
-        Self::apply(&self.client, controller).await?;
+        Self::apply(&self.client, controller_of("other", &spec)).await?;
         self.until("Controller", "other", |object| !object.data["status"].is_null())
             .await?;
         let taken = start.elapsed();
@@ -394,9 +401,7 @@ impl Stage {
     pub(crate) async fn delete(&self, name: &str) -> anyhow::Result<()> {
         let all = api(&self.client, "Controller", "");
         all.delete(name, &DeleteParams::default()).await?;
-        let gone = await_condition(all, name, |object: Option<&DynamicObject>| object.is_none());
-        let waited = tokio::time::timeout(LIMIT, gone).await;
-        waited.with_context(|| format!("Controller {name} does not go"))??;
+        self.wait("Controller", name, |object| object.is_none()).await?;
         Ok(())
     }
 
