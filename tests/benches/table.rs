@@ -1,7 +1,5 @@
 //! The output format of the figures.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use super::rows::{HEADER, ROWS, Row};
@@ -164,21 +162,9 @@ pub fn machine() -> String {
         .unwrap_or_default();
     format!(
         "{}, {model}, {cores} cores, {} GiB. A row that misses its target is marked.",
-        kubernetes(),
+        control_plane::version().expect("a control plane"),
         kib >> 20
     )
-}
-
-/// Returns the version of the control plane, such as `Kubernetes v1.36.2`.
-fn kubernetes() -> String {
-    let programs = std::env::var("KUBEBUILDER_ASSETS").unwrap_or_default();
-    let mut version = Command::new(Path::new(&programs).join("kube-apiserver"));
-    let printed = version.arg("--version").output();
-    let printed = printed.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    printed
-        .ok()
-        .filter(|text| !text.is_empty())
-        .unwrap_or_else(|| "Kubernetes ?".to_owned())
 }
 
 pub fn micros(duration: Duration) -> f64 {

@@ -42,6 +42,21 @@ impl Binaries {
     }
 }
 
+/// Returns the version of the control plane that is used here, such as `Kubernetes v1.36.2`.
+///
+/// # Errors
+/// When there is none, or its API server does not start.
+pub fn version() -> anyhow::Result<String> {
+    version_of(&Binaries::find(false)?.kube_apiserver)
+}
+
+/// Returns what a program of Kubernetes says of itself.
+pub(crate) fn version_of(program: &Path) -> anyhow::Result<String> {
+    let output = Command::new(program).arg("--version").output();
+    let output = output.with_context(|| format!("run {}", program.display()))?;
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
 /// Says what to do about a program that is not there.
 pub(crate) fn missing(name: &str, folder: &Path) -> String {
     let folder = folder.display();

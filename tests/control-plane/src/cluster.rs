@@ -438,10 +438,6 @@ fn controller_manager_flags(kubeconfig: &Path, program: &Path) -> Vec<String> {
 
 /// Returns the 20 of `Kubernetes v1.20.2`.
 fn minor_version(program: &Path) -> Option<u32> {
-    let output = std::process::Command::new(program)
-        .arg("--version")
-        .output()
-        .ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
+    let text = binaries::version_of(program).ok()?;
     text.split("v1.").nth(1)?.split('.').next()?.parse().ok()
 }

@@ -31,6 +31,7 @@ pub mod process;
 pub mod proxy;
 
 pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser, read_since as audit_events_since};
+pub use binaries::version;
 pub use client::{connect, create_namespace};
 pub use cluster::ControlPlane;
 pub use component::{Component, Output, last_lines};
