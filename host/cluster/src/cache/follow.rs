@@ -233,10 +233,7 @@ pub(super) async fn follow(
             continue;
         };
         // An outage before it does not count.
-        unserved_since = match trouble {
-            Trouble::NotServed => unserved_since.or(Some(sent)),
-            _ => None,
-        };
+        unserved_since = (trouble == Trouble::NotServed).then(|| unserved_since.unwrap_or(sent));
         let (failure, asked) = match trouble {
             Trouble::Refused(message) => return message,
             Trouble::NotServed

@@ -255,12 +255,12 @@ impl Contests {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// How many times a child is changed back until it is contested.
-    const CONTESTED_AFTER: u32 = 5;
     use operator_host_contract::Kind;
     use operator_host_core::metrics::Metrics;
     use operator_host_core::object::NamespacedName;
+
+    /// How many times a child is changed back until it is contested.
+    const CONTESTED_AFTER: u32 = 5;
 
     fn child(name: &str) -> ChildRef {
         ChildRef {
