@@ -23,7 +23,6 @@ use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::backoff;
 use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, version};
-use operator_host_core::trace;
 use operator_host_delivery::registry::Live;
 use operator_host_desired::ownership::{parent_by_owner, parent_of, reaches};
 use operator_host_engine::reconcile::context::Context;
@@ -31,6 +30,7 @@ use operator_host_engine::reconcile::observer::Observer;
 use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::health::Pulse;
+use operator_host_telemetry::trace;
 
 /// The most reconciles that wait for the API server beside those of the workers: as many as a controller may have writes.
 const MOST_ASIDE: usize = 64;

@@ -31,10 +31,10 @@ use operator_host_cluster::discovery::{Discovery, KindError};
 use operator_host_config::webhook::WebhookReach;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Kind;
-use operator_host_core::changes::{send_if_new, sleep_or_never};
 use operator_host_core::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
 use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::{HeldBack, Orders};
+use operator_host_delivery::changes::{send_if_new, sleep_or_never};
 use operator_host_delivery::registry::Live;
 use operator_host_runtime::Plugin;
 

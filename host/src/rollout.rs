@@ -35,6 +35,7 @@ use operator_host_config::{ControllerConfig, DefinitionsMode, ProvingMode};
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::clock;
 use operator_host_core::crd::definition;
+use operator_host_core::digest::Digest;
 use operator_host_core::object::{
     NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, is_unreadable,
 };
@@ -48,7 +49,7 @@ use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::parent_conditions::ParentConditions;
 use operator_host_engine::reconcile::staged::{Staged, Versions};
 use operator_host_engine::work_queue::Trigger;
-use operator_host_runtime::{Digest, Plugin, RandomSource};
+use operator_host_runtime::{Plugin, RandomSource};
 
 /// Time limit of a proof. Objects that were not examined by then are skipped.
 const BUDGET: Duration = Duration::from_secs(30);

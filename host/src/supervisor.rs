@@ -23,7 +23,6 @@ use operator_host_cluster::namespaces::Namespaces;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::backoff::{at_least, jittered};
-use operator_host_core::metrics::QueueState;
 use operator_host_core::object::NotServed;
 use operator_host_core::sync::lock;
 use operator_host_delivery::registry::Live;
@@ -33,6 +32,7 @@ use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_engine::work_queue::Queue;
 use operator_host_instruments::Instruments;
 use operator_host_instruments::health::Readiness;
+use operator_host_telemetry::metrics::QueueState;
 use operator_host_webhook::WebhookTargets;
 
 /// The longest wait between discoveries. A new CustomResourceDefinition ends the wait; this timeout is for hosts that

@@ -29,9 +29,10 @@ use self::outlet::{Queued, Reported};
 use self::settings::Export;
 use operator_host_instruments::Instruments;
 
-use operator_host_core::metrics::Metrics;
-use operator_host_core::metrics::losses::{Losses, Signal};
-use operator_host_core::trace::{self, Tracer};
+use operator_host_telemetry::metrics::Metrics;
+use operator_host_telemetry::metrics::losses::{Losses, Signal};
+use operator_host_telemetry::trace;
+use operator_host_telemetry::trace::Tracer;
 
 /// The timeout for the export of what is left when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);

@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use control_plane::Options;
 use operator_host_contract::Kind;
-use operator_host_core::metrics::Metrics;
+use operator_host_core::digest::Digest;
 use operator_host_delivery::acceptance::Trust;
 use operator_host_delivery::candidate_check::{
     CandidateCheck, HeldBack, Order, Orders, Progress, ProofResult, Recorded,
 };
 use operator_host_delivery::registry::{Expected, Live, Slot};
 use operator_host_delivery::reload::PluginSources;
-use operator_host_runtime::{Digest, EngineOptions, Limits, Plugin, Runtime};
+use operator_host_runtime::{EngineOptions, Limits, Plugin, Runtime};
+use operator_host_telemetry::metrics::Metrics;
 use tokio::sync::watch;
 
 use super::call::request;

@@ -114,7 +114,7 @@ async fn the_last_of_fifty_changes_of_the_config_map_is_live() {
     for number in 1..=50 {
         world.put(&puppet(number)).await;
     }
-    let last = operator_host_runtime::Digest::of(&puppet(50)).to_string();
+    let last = operator_host_core::digest::Digest::of(&puppet(50)).to_string();
     world
         .until(CONTROLLER, "puppet", "the last version is live", |object| {
             version(object, "live") == last && object.data["status"]["proposed"].is_null()

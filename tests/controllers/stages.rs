@@ -80,7 +80,7 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     world
         .until(CONFIG_MAP, "other", "of the new version", has("new"))
         .await;
-    let new = operator_host_runtime::Digest::of(&variant(1)).to_string();
+    let new = operator_host_core::digest::Digest::of(&variant(1)).to_string();
     world
         .until(CONTROLLER, "puppet", "it is live for all", |object| {
             version(object, "live") == new && object.data["status"]["proposed"].is_null()
@@ -88,7 +88,7 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
         .await;
     assert!(digest_of(&world, "first").await.contains(&new));
     // A pin takes it back from all of them.
-    let old = operator_host_runtime::Digest::of(&variant(0)).to_string();
+    let old = operator_host_core::digest::Digest::of(&variant(0)).to_string();
     let mut pinned = stages;
     pinned["version"] = json!({"pin": old});
     world.controller("puppet", pinned).await;
@@ -125,7 +125,7 @@ async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without
     }
     assert_eq!(host.stop().await.code(), Some(0));
     world.put(&variant(1)).await;
-    let new = operator_host_runtime::Digest::of(&variant(1));
+    let new = operator_host_core::digest::Digest::of(&variant(1));
     // Its objects are listed after the version is loaded.
     let start_late = async |arguments: &[&str]| {
         proxy.set_mode_of("/puppets?", Mode::Stall);
@@ -173,7 +173,7 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
         let says = "Ready=True Told";
         world.until_told(name, says).await;
     }
-    let old = operator_host_runtime::Digest::of(&variant(0)).to_string();
+    let old = operator_host_core::digest::Digest::of(&variant(0)).to_string();
     let object = world.get(CONTROLLER, "puppet").await.unwrap();
     assert_eq!(version(&object, "live"), old);
     assert_eq!(host.stop().await.code(), Some(0));

@@ -366,7 +366,7 @@ async fn a_rollback_is_live_before_its_definition_which_waits_for_what_objects_h
     let state = scenario.folder.path().join("state").display().to_string();
     let host = scenario.start_with(&shops.config("install"), &["--state-dir", &state]);
     host.until_log("controller started").await;
-    let first = operator_host_runtime::Digest::of(&plugin(&scenario, "1.0.0", &["a"]));
+    let first = operator_host_core::digest::Digest::of(&plugin(&scenario, "1.0.0", &["a"]));
     shops.put("1.1.0", &["a", "b"]);
     until_live(&host, "1.1.0").await;
     shops.shop("user", json!({ "a": "x", "b": "y" })).await;

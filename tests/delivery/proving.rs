@@ -6,7 +6,7 @@ mod orders;
 mod replaced;
 
 use crate::support::prelude::*;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 use crate::telemetry::get;
 

@@ -53,7 +53,7 @@ fn section(registry: &Registry, more: &str) -> String {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    operator_host_runtime::Digest::of(bytes).to_string()
+    operator_host_core::digest::Digest::of(bytes).to_string()
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use control_plane::{
     Component, Output,
     ports::{self, Port},
 };
-use operator_host_core::metrics::definitions::{ALL, Instrument};
+use operator_host_telemetry::metrics::definitions::{ALL, Instrument};
 use tokio::net::TcpStream;
 
 use super::{ECHO, echo, get, get_from, port};

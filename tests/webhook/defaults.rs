@@ -1,7 +1,7 @@
 //! Defaults that a plugin sets, and changes that it refuses.
 
 use crate::support::prelude::*;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 use super::*;
 use crate::children::deep::{lists, send};

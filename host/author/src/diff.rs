@@ -16,10 +16,10 @@ use crate::dry_run::server_side::{self, Difference, Preview};
 use operator_host_cluster::client::{self, warnings};
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::{Config, ControllerConfig};
-use operator_host_core::metrics::Metrics;
 use operator_host_core::object::NamespacedName;
 use operator_host_delivery::Location;
 use operator_host_runtime::Plugin;
+use operator_host_telemetry::metrics::Metrics;
 
 /// The options of `diff`.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use jiff::Timestamp;
 
-use operator_host_core::printable::printable;
+use operator_host_core::text::printable;
 
 /// The code of what is as it should be.
 pub const GREEN: &str = "32";

@@ -11,9 +11,9 @@ use super::plugin_file::Loaded;
 use super::{Failure, plugin_file, sign};
 use operator_host_config::{ServiceAccount, object};
 use operator_host_contract::{Description, Kind, is_dns_label};
+use operator_host_core::digest::Digest;
 use operator_host_core::object::{DIGEST_ANNOTATION, PACK_LABEL, is_config_map_key};
 use operator_host_delivery::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
-use operator_host_runtime::Digest;
 
 /// Bytes of a plugin in one ConfigMap, which may have 1 MiB in total: this leaves room for an index and a signature.
 const PART: usize = 1_000_000;

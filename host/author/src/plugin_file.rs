@@ -12,6 +12,7 @@ use super::output::Paint;
 use super::registry::{RegistryArgs, reference};
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::{Config, ControllerConfig};
+use operator_host_core::digest::Digest;
 use operator_host_core::files;
 use operator_host_delivery::Location;
 use operator_host_delivery::oci::pull::Puller;
@@ -20,7 +21,7 @@ use operator_host_delivery::oci::settings::Settings;
 use operator_host_delivery::pack::Compression;
 use operator_host_delivery::source;
 use operator_host_runtime::{
-    Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
+    Cache, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
 };
 
 /// Maximum size of the cache of compiled plugins: the default of `run`.

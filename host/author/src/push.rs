@@ -7,9 +7,10 @@ use anyhow::anyhow;
 use super::plugin_file::Loaded;
 use super::registry::{RegistryArgs, parse};
 use super::{Failure, plugin_file, sign};
+use operator_host_core::digest::Digest;
 use operator_host_delivery::oci::artifact::{Artifact, Interfaces};
 use operator_host_delivery::oci::push;
-use operator_host_runtime::{Digest, interfaces};
+use operator_host_runtime::interfaces;
 
 /// The options of `push`.
 #[derive(Debug, clap::Args)]

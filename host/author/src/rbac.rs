@@ -17,8 +17,8 @@ use operator_host_cluster::client;
 use operator_host_cluster::discovery::{Discovery, KindError};
 use operator_host_config::{Config, ServiceAccount};
 use operator_host_contract::{Description, Kind};
-use operator_host_core::metrics::Metrics;
 use operator_host_runtime::Plugin;
+use operator_host_telemetry::metrics::Metrics;
 
 /// The options of `rbac`.
 #[derive(Debug, clap::Args)]

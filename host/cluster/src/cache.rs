@@ -38,13 +38,14 @@ use self::trees::Trees;
 use super::discovery::Discovery;
 use operator_host_contract::Kind;
 use operator_host_core::managed_fields::is_only_status;
-use operator_host_core::metrics::Metrics;
 use operator_host_core::object::{
     CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, Selector, controller_of, controller_of_entry,
-    is_reference_to, label, maker, secret, shorten, slim, version,
+    is_reference_to, label, maker, secret, slim, version,
 };
-use operator_host_core::printable::printable;
 use operator_host_core::sync::lock;
+use operator_host_core::text::printable;
+use operator_host_core::text::shorten;
+use operator_host_telemetry::metrics::Metrics;
 
 pub(super) use self::read::Whole;
 

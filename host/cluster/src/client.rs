@@ -27,11 +27,11 @@ use operator_host_runtime::fair::Fair;
 use thiserror::Error;
 use tower::{BoxError, Service, ServiceExt as _};
 
+use crate::renewed::Renewed;
 use crate::term::Term;
 use operator_host_config::ServiceAccount;
 use operator_host_config::leadership::Timing;
-use operator_host_core::metrics::Metrics;
-use operator_host_core::renewed::Renewed;
+use operator_host_telemetry::metrics::Metrics;
 
 use self::access::{Access, Made, Origin, Renewing};
 pub use self::fence::{Deposed, is_deposed};

@@ -22,8 +22,8 @@ use operator_host_schema::status::StatusFields;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::backoff::MAX_RETRY_AFTER;
-use operator_host_core::metrics::Metrics;
 use operator_host_core::object::{NotServed, group_of};
+use operator_host_telemetry::metrics::Metrics;
 
 mod defined;
 mod shared_requests;

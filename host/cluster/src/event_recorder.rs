@@ -32,10 +32,11 @@ use super::client::Writer;
 use super::refusal::{asked_delay, refusal};
 use operator_host_contract::EventType;
 use operator_host_core::backoff::at_least;
-use operator_host_core::metrics::Metrics;
-use operator_host_core::object::{DIGEST_ANNOTATION, conventional_reason, shorten};
-use operator_host_core::trace;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
+use operator_host_core::object::{DIGEST_ANNOTATION, conventional_reason};
+use operator_host_core::text::shorten;
+use operator_host_telemetry::metrics::Metrics;
+use operator_host_telemetry::trace;
 
 /// Annotation of an Event with the trace ID of the reconcile it is from, when that trace is sampled.
 pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";

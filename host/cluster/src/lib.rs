@@ -12,6 +12,7 @@ pub mod api_error;
 pub mod event_recorder;
 pub mod objects;
 pub mod refusal;
+pub mod renewed;
 pub mod resource_client;
 pub mod term;
 pub mod turn;

@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
     use crate::discovery::Discovery;
-    use operator_host_core::metrics::Metrics;
+    use operator_host_telemetry::metrics::Metrics;
 
     #[test]
     fn a_refusal_is_remembered_for_its_namespace_alone() {

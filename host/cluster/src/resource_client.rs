@@ -19,7 +19,7 @@ use super::refusal::{asked_delay, refusal, without_values};
 use super::turn;
 use operator_host_core::json_text::as_yaml;
 use operator_host_core::object::{NamespacedName, kind_in_words};
-use operator_host_core::trace;
+use operator_host_telemetry::trace;
 
 /// The timeout of one request. The API server itself gives up after a minute, but a broken connection never returns a
 /// response.

@@ -25,9 +25,9 @@ use super::{
 use operator_host_contract::Kind;
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::crd::known::BuiltIn;
+use operator_host_core::digest::Digest;
 use operator_host_core::object::{is_built_in, secret};
 use operator_host_delivery::acceptance::Trust;
-use operator_host_runtime::Digest;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

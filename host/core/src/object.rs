@@ -11,7 +11,6 @@ use std::fmt::{self, Write as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::ResourceExt;
 use kube::core::{DynamicObject, ListMeta};
-pub use operator_host_runtime::shorten;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -21,8 +20,9 @@ pub use self::not_served::is_built_in;
 pub use self::provenance::{PROVENANCE_ANNOTATION, Provenance, made_at};
 pub use self::selector::Selector;
 use super::managed_fields::{is_apply_of, is_only_status};
+use crate::digest::hex;
+use crate::text::shorten;
 use operator_host_contract::Kind;
-use operator_host_runtime::hex;
 
 /// What the names of all field managers of controllers begin with.
 pub const FIELD_MANAGER_PREFIX: &str = "operator-host/";

@@ -10,7 +10,7 @@ use super::identity::Signer;
 use super::statement::{self, Envelope, Statement};
 use crate::Problem;
 use operator_host_contract::{Description, Kind};
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 /// A trusted key, or who may sign without one.
 #[derive(Clone, Debug, PartialEq, Eq)]

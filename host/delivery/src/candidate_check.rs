@@ -5,7 +5,8 @@
 
 use tokio::sync::watch;
 
-use operator_host_runtime::{Digest, Plugin};
+use operator_host_core::digest::Digest;
+use operator_host_runtime::Plugin;
 
 /// The beginning of a digest, as users specify it.
 #[derive(Clone, Debug, PartialEq, Eq)]

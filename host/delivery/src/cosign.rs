@@ -13,8 +13,8 @@ use super::identity::Signer;
 use super::statement::{Envelope, SIGNATURE_LIMIT, in_toto, sha256, unusable};
 use crate::Problem;
 use crate::oci::artifact;
+use operator_host_core::digest::Digest;
 use operator_host_core::json_text::unquoted;
-use operator_host_runtime::Digest;
 
 /// The type of a Sigstore bundle, in which newer versions of cosign put a signature.
 pub const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";

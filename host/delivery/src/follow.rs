@@ -19,9 +19,9 @@ use crate::oci::settings::Settings;
 use crate::oci::transport::Transports;
 use operator_host_core::backoff;
 use operator_host_core::backoff::BackoffConfig;
-use operator_host_core::trace;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 use operator_host_runtime::fair::Member;
+use operator_host_telemetry::trace;
 
 /// The delay before a registry that failed is asked again. It doubles up to the longest, or to a shorter interval.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

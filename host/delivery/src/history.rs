@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use super::kept::Versions;
-use operator_host_core::object::shorten;
 use operator_host_core::sync::lock;
+use operator_host_core::text::shorten;
 
 /// Number of entries. Their file can be read again, even if JSON takes six bytes for each of their texts'.
 const ENTRIES: usize = 30;

@@ -21,8 +21,8 @@ use super::report::KeptVersion;
 use super::source::Content;
 use super::statement::SIGNATURE_LIMIT;
 use crate::Problem;
+use operator_host_core::digest::Digest;
 use operator_host_core::files;
-use operator_host_runtime::Digest;
 
 const RECORD: &str = "record.json";
 const HISTORY: &str = "history.json";

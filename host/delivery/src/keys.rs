@@ -9,7 +9,7 @@ use k8s_openapi::ByteString;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 /// The algorithms whose signatures are verified. The form of a key says which one is its own.
 const ALGORITHMS: [&dyn VerificationAlgorithm; 2] = [&ED25519, &ECDSA_P256_SHA256_ASN1];

@@ -3,6 +3,7 @@
 
 pub mod acceptance;
 pub mod candidate_check;
+pub mod changes;
 pub mod cosign;
 pub mod history;
 pub mod identity;

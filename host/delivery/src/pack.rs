@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use serde::{Deserialize, Serialize};
 
 use crate::Problem;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 use operator_host_runtime::limits::MIB;
 
 /// Suffix of an index's file name, after the plugin's name.

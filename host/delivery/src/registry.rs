@@ -23,11 +23,12 @@ use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
 use super::source::Content;
 use super::{Location, Prefix};
 use operator_host_contract::Kind;
-use operator_host_core::metrics::ControllerMetrics;
-use operator_host_core::object::shorten;
-use operator_host_core::trace::Tracer;
+use operator_host_core::digest::Digest;
+use operator_host_core::text::shorten;
 use operator_host_runtime::fair::Member;
-use operator_host_runtime::{CodeOrigin, Digest, Limits, Plugin, Runtime};
+use operator_host_runtime::{CodeOrigin, Limits, Plugin, Runtime};
+use operator_host_telemetry::metrics::ControllerMetrics;
+use operator_host_telemetry::trace::Tracer;
 
 /// Maximum size in bytes of the reason why a file is refused.
 const MAX_REASON: usize = 4 << 10;

@@ -20,10 +20,10 @@ use super::candidate_check::Orders;
 use super::follow::Follower;
 use super::registry::{PluginFile, Slot};
 use super::source::{Look, SETTLE, WatchedFile};
+use crate::changes::sleep_or_never;
 use crate::oci::transport::Transports;
-use operator_host_core::changes::sleep_or_never;
-use operator_host_core::metrics::Metrics;
 use operator_host_runtime::fair::{Fair, Member};
+use operator_host_telemetry::metrics::Metrics;
 
 /// How often to look without a notification.
 const POLL: Duration = Duration::from_secs(1);

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use operator_host_runtime::{Digest, Plugin};
+use operator_host_core::digest::Digest;
+use operator_host_runtime::Plugin;
 
 /// One controller's plugin: the live version, the candidate, and the versions that can be live again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

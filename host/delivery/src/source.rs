@@ -17,9 +17,9 @@ use bytes::Bytes;
 use super::pack::{Compression, INDEX_LIMIT, INDEX_SUFFIX, Index, SIGNATURE_SUFFIX};
 use super::statement::SIGNATURE_LIMIT;
 use crate::Problem;
+use operator_host_core::digest::Digest;
 use operator_host_core::files;
 use operator_host_core::sync::lock;
-use operator_host_runtime::Digest;
 
 /// A file that was written within this time may still be growing, and one that is missing may be about to be replaced.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);

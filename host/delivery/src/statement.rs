@@ -15,8 +15,8 @@ use super::keys::{PublicKey, SigningKey, base64};
 use crate::Problem;
 use crate::oci::artifact::shown;
 use operator_host_contract::{Description, Kind};
+use operator_host_core::digest::Digest;
 use operator_host_core::json_text::unquoted;
-use operator_host_runtime::Digest;
 
 /// The type of the envelope's payload.
 pub const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";

@@ -11,7 +11,8 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use operator_host_contract::{Condition, ConditionStatus};
-use operator_host_core::object::{conventional_reason, is_terminating, shorten};
+use operator_host_core::object::{conventional_reason, is_terminating};
+use operator_host_core::text::shorten;
 
 /// The condition that reports whether the resource is in the desired state.
 pub const READY: &str = "Ready";

@@ -92,7 +92,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Reference>, String> {
         return Err(format!("lists more than {MAX_REFERENCES} objects"));
     }
     let wrong = |part: &str| {
-        let part = operator_host_core::object::shorten(part, 100);
+        let part = operator_host_core::text::shorten(part, 100);
         format!("contains {part:?}; write `Kind.group/name`, for example `Job.batch/migrate`")
     };
     parts()

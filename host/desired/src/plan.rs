@@ -30,8 +30,9 @@ use operator_host_core::object::{
     LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
     Provenance, annotation, controller_of, fingerprint, group_of, is_deeper, is_reference_to, is_terminating,
     is_unreadable, kind_for_kubectl, kind_in_words, label, long_key, maker, name_problem,
-    object_name_problem, secret, shorten, unreadable,
+    object_name_problem, secret, unreadable,
 };
+use operator_host_core::text::shorten;
 
 /// The input of a plan, in addition to the plugin's answer.
 pub struct Policy<'a> {

@@ -15,8 +15,8 @@ use kube::core::DynamicObject;
 
 use super::generated::{Record, names};
 use operator_host_contract::Kind;
+use operator_host_core::digest::hex;
 use operator_host_core::object::{GENERATED_LABEL, NamespacedName, PARENT_ANNOTATION, annotation, label};
-use operator_host_runtime::hex;
 
 /// Annotation of a generated Secret: its proof.
 pub const PROOF_ANNOTATION: &str = "operator-host.dev/generated-proof";

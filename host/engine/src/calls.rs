@@ -11,11 +11,12 @@ use tracing::{Span, info_span, record_all};
 
 use operator_host_config::ControllerConfig;
 use operator_host_contract::{Asked, Conversion, Converted, Export, FieldError, Json};
-use operator_host_core::metrics::ControllerMetrics;
-use operator_host_core::trace::{self, Tracer};
 use operator_host_instruments::Instruments;
 use operator_host_instruments::record::Recorder;
 use operator_host_runtime::{Call, CallError, Plugin, Share};
+use operator_host_telemetry::metrics::ControllerMetrics;
+use operator_host_telemetry::trace;
+use operator_host_telemetry::trace::Tracer;
 
 /// Bytes of the objects that the record of a conversion contains, if there is more than one. Records wait in memory.
 const RECORDED: usize = 64 << 10;

@@ -13,8 +13,9 @@ use opentelemetry::trace::SpanContext;
 use serde::Serialize;
 use tokio::time::MissedTickBehavior;
 
-use operator_host_core::object::{NamespacedName, shorten};
+use operator_host_core::object::NamespacedName;
 use operator_host_core::sync::lock;
+use operator_host_core::text::shorten;
 
 /// Number of reconciles of each controller.
 const RECONCILES: usize = 200;

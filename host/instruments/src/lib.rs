@@ -3,11 +3,12 @@
 pub mod health;
 pub mod journal;
 pub mod record;
+pub mod server;
 
 use std::sync::Arc;
 
-use operator_host_core::metrics::Metrics;
-use operator_host_core::trace::Tracer;
+use operator_host_telemetry::metrics::Metrics;
+use operator_host_telemetry::trace::Tracer;
 
 use self::health::Health;
 use self::journal::Journal;

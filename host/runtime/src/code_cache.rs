@@ -29,8 +29,8 @@ use self::folder::Temporary;
 pub(crate) use self::stored::Stored;
 use crate::code::Code;
 use crate::contract::Description;
-use crate::digest::Digest;
 use crate::form::Form;
+use operator_host_core::digest::Digest;
 
 /// Subfolder of the configured folder that contains this layout of entries only.
 const FOLDER: &str = "compiled-v2";

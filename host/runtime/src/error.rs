@@ -303,17 +303,7 @@ const MAX_TEXT: usize = 4 << 10;
 
 /// Cuts a text that a plugin or a file determines.
 pub(crate) fn shortened(text: &str) -> String {
-    shorten(text, MAX_TEXT)
-}
-
-/// Truncates the text to at most `max` bytes (at least 3) at a character boundary, and appends `…` if it was cut.
-#[must_use]
-pub fn shorten(text: &str, max: usize) -> String {
-    if text.len() <= max {
-        return text.to_owned();
-    }
-    let end = text.floor_char_boundary(max - '…'.len_utf8());
-    format!("{}…", &text[..end])
+    operator_host_core::text::shorten(text, MAX_TEXT)
 }
 
 /// Why a call gave no response. The messages are for users: they contain what happened and the next step.

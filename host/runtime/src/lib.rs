@@ -64,7 +64,6 @@ mod sandbox;
 mod stats;
 
 mod bindings;
-mod digest;
 
 #[doc(hidden)]
 pub mod fuzzing;
@@ -74,9 +73,8 @@ pub use child::{Limited, compile_plugin};
 pub use code_cache::{Cache, CacheError};
 
 pub use contract::ContractVersion;
-pub use digest::{Digest, hex};
 pub use engine::EngineError;
-pub use error::{CallError, Class, LoadError, Part, shorten};
+pub use error::{CallError, Class, LoadError, Part};
 pub use form::Form;
 pub use inspect::interfaces;
 pub use limits::{EngineOptions, Limits};

@@ -14,13 +14,13 @@ use crate::command::CommandForm;
 use crate::compile::machine_code;
 use crate::component::ComponentForm;
 use crate::contract::{Asked, CommandOutput};
-use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::fair::{Fair, Member};
 use crate::form::Form;
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::subprocess::Compiler;
+use operator_host_core::digest::Digest;
 
 /// Maximum number of plugins that are unpacked, compiled and described at the same time: a long compilation does not block the
 /// next.

@@ -10,8 +10,8 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use crate::bindings::operator_host::plugin::logging::Level;
-use crate::digest::Digest;
 use crate::limits::Limits;
+use operator_host_core::digest::Digest;
 
 /// Bytes that a guest may write to a stream in one step. A guest may ask a stream for the same number of
 /// zeroes at once.

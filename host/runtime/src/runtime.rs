@@ -12,7 +12,6 @@ use crate::contract::{
     Asked, CommandOutput, Conversion, Converted, Description, Export, FieldError, Json, Request, Response,
 };
 use crate::deterministic::Origin;
-use crate::digest::Digest;
 use crate::engine::{Engine, EngineError, Seat};
 use crate::error::{self, CallError, LoadError};
 use crate::fair::Member;
@@ -23,6 +22,7 @@ use crate::log::{LogSource, Rate};
 use crate::memory_budget::Share;
 use crate::resident::Resident;
 use crate::subprocess::Compiler;
+use operator_host_core::digest::Digest;
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
 #[derive(Clone)]

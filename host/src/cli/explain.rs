@@ -23,14 +23,14 @@ use operator_host_author::plugin_file;
 use operator_host_cluster::client;
 use operator_host_cluster::objects::Objects;
 use operator_host_contract::{Kind, is_dns_label};
-use operator_host_core::metrics::Metrics;
 use operator_host_core::object::{
-    PAUSED_ANNOTATION, annotation, is_terminating, is_unreadable, kind_in_words, name_problem, shorten,
-    unreadable,
+    PAUSED_ANNOTATION, annotation, is_terminating, is_unreadable, kind_in_words, name_problem, unreadable,
 };
-use operator_host_core::printable::printable;
+use operator_host_core::text::printable;
+use operator_host_core::text::shorten;
 use operator_host_desired::conditions::{SYNCED, is_host_type};
 use operator_host_desired::names;
+use operator_host_telemetry::metrics::Metrics;
 
 /// The options of `explain`.
 #[derive(Debug, clap::Args)]

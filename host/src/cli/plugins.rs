@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::Failure;
 use operator_host_author::output::{Paint, RED, YELLOW, age, short, table};
-use operator_host_core::printable::printable;
+use operator_host_core::text::printable;
 use operator_host_delivery::report::{CandidateState, PluginReport};
 use operator_host_instruments::health::server::socket;
 

@@ -13,7 +13,7 @@ use operator_host_cluster::client;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::Config;
-use operator_host_core::metrics::Metrics;
+use operator_host_telemetry::metrics::Metrics;
 
 /// The options of `uninstall`.
 #[derive(Debug, clap::Args)]

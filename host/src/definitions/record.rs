@@ -19,12 +19,13 @@ use super::requests::Requests;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::client::Writer;
 use operator_host_config::ControllerConfig;
-use operator_host_core::changes::{send_if_new, sleep_or_never};
+use operator_host_core::digest::Digest;
 use operator_host_core::object::{holder_annotation, live_annotation, stage_annotation};
 use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::Recorded;
+use operator_host_delivery::changes::{send_if_new, sleep_or_never};
 use operator_host_delivery::registry::Live;
-use operator_host_runtime::{Digest, Plugin};
+use operator_host_runtime::Plugin;
 
 /// The wait before a version that could not be recorded is recorded again.
 const RETRY: Duration = Duration::from_secs(30);

@@ -12,10 +12,10 @@ use tracing::{error, info};
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::{KEYS_LIMIT, Keys};
 use operator_host_config::{Config, ConfigError};
-use operator_host_core::metrics::Metrics;
 use operator_host_delivery::reload::watch_file;
 use operator_host_delivery::source::{Look, WatchedFile};
 use operator_host_instruments::health::Health;
+use operator_host_telemetry::metrics::Metrics;
 
 /// Bytes that a configuration may have.
 const LIMIT: usize = 4 << 20;

@@ -7,7 +7,8 @@ use similar::{ChangeTag, TextDiff};
 
 use super::answer::{Answer, MAX_SHOWN};
 use super::shadow::{Effect, in_words};
-use operator_host_core::object::{NamespacedName, first_few, shorten};
+use operator_host_core::object::{NamespacedName, first_few};
+use operator_host_core::text::shorten;
 use operator_host_delivery::candidate_check::{Blamed, HeldBack, ProofResult};
 
 /// Maximum number of objects named when a version is held back.

@@ -22,7 +22,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::http::Http;
 use super::settings::{Export, Protocol};
-use operator_host_core::renewed::{Renewed, Source};
+use operator_host_cluster::renewed::{Renewed, Source};
 
 const UNFIT: &str = "cannot use the certificates that the environment names for OTLP";
 const UNUSABLE: &str = "cannot export as the environment says";

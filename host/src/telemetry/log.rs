@@ -17,9 +17,9 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
-use operator_host_core::printable::is_printable;
 use operator_host_core::sync::lock;
-use operator_host_core::trace;
+use operator_host_core::text::is_printable;
+use operator_host_telemetry::trace;
 
 /// A layer of the process's `tracing` subscriber.
 pub type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -265,7 +265,7 @@ mod tests {
     use tracing::{Instrument, Span, info_span};
 
     use super::*;
-    use operator_host_core::trace::{Tracer, around, identity, layer};
+    use operator_host_telemetry::trace::{Tracer, around, identity, layer};
 
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);

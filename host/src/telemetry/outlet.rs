@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::export::Exporter;
 use super::settings::Export;
-use operator_host_core::metrics::losses::{Losses, Reason, Signal};
+use operator_host_telemetry::metrics::losses::{Losses, Reason, Signal};
 
 /// Logs once when a collector rejects telemetry and once when it accepts it again. Counts the lost telemetry.
 #[derive(Debug)]
@@ -259,7 +259,7 @@ mod tests {
 
     use super::super::settings::Protocol;
     use super::*;
-    use operator_host_core::trace::{TARGET, layer};
+    use operator_host_telemetry::trace::{TARGET, layer};
 
     /// A collector that receives the first batch and never responds.
     #[derive(Debug)]

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use operator_host_core::metrics::losses::Signal;
+use operator_host_telemetry::metrics::losses::Signal;
 
 /// How to speak to the collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

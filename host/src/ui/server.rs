@@ -24,8 +24,8 @@ use super::Sources;
 use super::assets::ASSETS;
 use super::stream::{Looks, stream};
 use super::view::View;
-use operator_host_core::server::Server;
 use operator_host_instruments::journal::Journal;
+use operator_host_instruments::server::Server;
 
 /// Maximum size of the head of a request.
 const HEAD: usize = 16 << 10;

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use operator_host_contract::{Conversion, Converted, Kind};
-use operator_host_core::object::shorten;
+use operator_host_core::text::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_runtime::{Call, CallError, Plugin, RandomSource};
 

@@ -13,7 +13,7 @@ use super::{LONGEST_UID, WORDS};
 use crate::conversion::Before;
 use operator_host_contract::Kind;
 use operator_host_core::json_text;
-use operator_host_core::object::shorten;
+use operator_host_core::text::shorten;
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 /// Maximum number of objects in a review. The API server reads lists in pages of at most 10,000 objects.

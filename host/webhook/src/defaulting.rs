@@ -6,7 +6,7 @@ use super::review::Review;
 use super::{Decision, MESSAGE, NoDecision};
 use crate::conversion::{Before, json};
 use operator_host_contract::{Failure, Json};
-use operator_host_core::object::shorten;
+use operator_host_core::text::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_runtime::{CallError, Plugin};
 

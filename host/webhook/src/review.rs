@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::LONGEST_UID;
 use operator_host_core::json_text;
-use operator_host_core::object::shorten;
+use operator_host_core::text::shorten;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 /// How much of another version a message quotes, in bytes.

@@ -28,10 +28,10 @@ use super::conversion_review::{self, ConversionReview};
 use super::review::Review;
 use super::{Decision, NoDecision, WORDS, WebhookTargets};
 use operator_host_config::webhook::WebhookConfig;
-use operator_host_core::metrics::Metrics;
-use operator_host_core::object::shorten;
-use operator_host_core::server::Caller;
+use operator_host_core::text::shorten;
 use operator_host_instruments::Instruments;
+use operator_host_instruments::server::Caller;
+use operator_host_telemetry::metrics::Metrics;
 
 /// The path for reviews.
 pub const PATH: &str = "/validate";
@@ -94,7 +94,7 @@ pub async fn start(
         );
     }
     let current = watch::Sender::default();
-    let server = operator_host_core::server::Server {
+    let server = operator_host_instruments::server::Server {
         what: "the webhook",
         router: router(webhook),
         connections: CONNECTIONS,

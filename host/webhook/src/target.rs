@@ -18,7 +18,7 @@ use crate::conversion::{self, Before, ConversionError, Purpose};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::json_text;
-use operator_host_core::object::shorten;
+use operator_host_core::text::shorten;
 use operator_host_delivery::registry::Live;
 use operator_host_engine::calls::Calls;
 use operator_host_instruments::Instruments;

@@ -3,7 +3,7 @@
 use super::review::Review;
 use super::{Decision, MESSAGE, NoDecision};
 use crate::conversion::Before;
-use operator_host_core::object::shorten;
+use operator_host_core::text::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_engine::validation::joined;
 use operator_host_runtime::Plugin;

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 use serde_json::{Value, json};
 
 use crate::files::{self, Edit};

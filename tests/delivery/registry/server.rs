@@ -107,7 +107,7 @@ impl Registry {
     pub fn upload(&self, repository: &str, bytes: &[u8]) {
         let file = self.folder.path.join("blob");
         fs::write(&file, bytes).unwrap();
-        let digest = operator_host_runtime::Digest::of(bytes).to_string();
+        let digest = operator_host_core::digest::Digest::of(bytes).to_string();
         let script = r#"set -e
             place=$("$@" --request POST --output /dev/null --write-out '%header{location}' "$URL/blobs/uploads/")
             "$@" --request PUT --header 'Content-Type: application/octet-stream' --data-binary "@$FILE" \

@@ -1,8 +1,8 @@
 //! Packed plugins: the unpacked data never exceeds the limit and always matches the index; an index refers only to
 //! files in its own folder.
 
+use operator_host_core::digest::Digest;
 use operator_host_delivery::pack::{Compression, Index, MAX_PARTS};
-use operator_host_runtime::Digest;
 
 use crate::draw::RandomSource;
 

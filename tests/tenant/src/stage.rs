@@ -13,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersionKind;
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

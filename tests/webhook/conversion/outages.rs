@@ -96,7 +96,7 @@ async fn a_new_host_with_another_version_converts_with_it_once_that_is_promoted(
     // Nothing converts, so nothing can be listed, and the version that was live is not at hand.
     mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
     let host = scenario.start_named("again", &config);
-    let digest = operator_host_runtime::Digest::of(&variant_of("puppet.wasm", 8)).short();
+    let digest = operator_host_core::digest::Digest::of(&variant_of("puppet.wasm", 8)).short();
     let promote = json!({"metadata": {"annotations": {"operator-host.dev/promote": digest}}});
     let kind = "apiextensions.k8s.io/v1/CustomResourceDefinition";
     scenario.patch(kind, DEFINITION, promote).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 use operator_host_contract::Kind;
-use operator_host_core::metrics::Metrics;
+use operator_host_telemetry::metrics::Metrics;
 
 use super::*;
 

@@ -19,8 +19,8 @@ use tower::util::BoxCloneService;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::ClientError;
+use crate::renewed::{Renewed, Source};
 use operator_host_core::files;
-use operator_host_core::renewed::{Renewed, Source};
 use operator_host_core::sync::lock;
 
 /// A larger file is neither a certificate nor a token.

@@ -8,8 +8,9 @@ use hyper::{Method, Request, Response, Uri};
 use hyper_util::client::legacy;
 use tower::{BoxError, Service};
 
-use operator_host_core::http_client::{self, Target};
-use operator_host_core::metrics::Metrics;
+use operator_host_telemetry::http_client;
+use operator_host_telemetry::http_client::Target;
+use operator_host_telemetry::metrics::Metrics;
 
 /// Measures every request to the API server, including those of watches, discovery and Events.
 #[derive(Clone)]

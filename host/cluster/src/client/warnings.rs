@@ -9,9 +9,9 @@ use hyper::Response;
 use hyper::header::WARNING;
 use tracing::warn;
 
-use operator_host_core::object::shorten;
-use operator_host_core::printable::printable;
 use operator_host_core::sync::lock;
+use operator_host_core::text::printable;
+use operator_host_core::text::shorten;
 
 /// The longest text, in bytes. A webhook may choose it.
 const LONGEST: usize = 512;

@@ -69,7 +69,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use operator_host_core::metrics::Metrics;
+    use operator_host_telemetry::metrics::Metrics;
 
     #[tokio::test]
     async fn a_kind_that_no_definition_serves_is_refused_and_one_that_may_not_be_read_is_not() {

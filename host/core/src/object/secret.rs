@@ -105,7 +105,7 @@ pub fn type_problem(secret: &Map<String, Value>) -> Option<String> {
         let _ = problem.get_or_insert_with(|| match key {
             Some(key) => format!(
                 "the value of {:?} in its `{field}` is {found}; it must be a string",
-                super::shorten(key, SHOWN)
+                crate::text::shorten(key, SHOWN)
             ),
             None => format!("its `{field}` is {found}; it must be a map of strings"),
         });

@@ -9,8 +9,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::Problem;
+use operator_host_core::digest::Digest;
 use operator_host_core::json_text::unquoted;
-use operator_host_runtime::Digest;
 
 /// The type of a manifest.
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

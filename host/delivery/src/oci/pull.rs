@@ -16,7 +16,7 @@ use crate::Problem;
 use crate::cosign::{BUNDLE, CosignSignature, Form, PREDICATE};
 use crate::keys::base64;
 use crate::statement::SIGNATURE_LIMIT;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 /// The most signatures that are read for one plugin.
 const MAX_SIGNATURES: usize = 16;

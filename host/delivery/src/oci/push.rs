@@ -10,7 +10,7 @@ use super::reference::{Reference, Version};
 use super::registry::{Repository, referrers_tag};
 use super::settings::Settings;
 use super::transport::Transports;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 /// Pushes a plugin and its signature, and returns the digest of the manifest. A tag names the plugin only when everything
 /// else is there, so no host finds a plugin without its signature.

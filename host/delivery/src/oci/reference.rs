@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 /// What a reference begins with in the configuration.
 pub const SCHEME: &str = "oci://";

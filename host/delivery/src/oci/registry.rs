@@ -21,7 +21,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use k8s_openapi::ByteString;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 use serde::Deserialize;
 
 /// Bytes of an answer that is only shown, and of a token.

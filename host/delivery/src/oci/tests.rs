@@ -10,7 +10,7 @@ use super::artifact::Artifact;
 use super::pull::{Found, Puller};
 use super::reference::Reference;
 use super::settings::Settings;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 use self::server::{Answer, Seen, Server};
 

@@ -20,12 +20,13 @@ use rustls::pki_types::pem::PemObject;
 
 use super::credentials::HUB;
 use super::error::RegistryError;
+use operator_host_core::digest::Digest;
 use operator_host_core::files;
-use operator_host_core::http_client::{self, Target};
-use operator_host_core::metrics::Metrics;
-use operator_host_core::printable::printable;
 use operator_host_core::sync::lock;
-use operator_host_runtime::Digest;
+use operator_host_core::text::printable;
+use operator_host_telemetry::http_client;
+use operator_host_telemetry::http_client::Target;
+use operator_host_telemetry::metrics::Metrics;
 
 /// The time to connect.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -12,8 +12,8 @@ use crate::acceptance::Signed;
 use crate::report::KeptVersion;
 use operator_host_contract::Kind;
 use operator_host_core::sync::lock;
-use operator_host_core::trace;
 use operator_host_runtime::{LoadError, Part, Plugin};
+use operator_host_telemetry::trace;
 
 /// The reason why a candidate is refused.
 #[derive(Debug, Error)]

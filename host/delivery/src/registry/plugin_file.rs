@@ -15,7 +15,7 @@ use tracing::debug;
 
 use crate::kept::Versions;
 use crate::source::{Found, read_now};
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 /// The contents of a file that could become the live version.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use tracing::{error, info, warn};
 
 use super::{Expected, Slot};
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 impl Slot {
     /// Reports that the registry does not give the plugin. Nothing else changes: the live version stays, and so does a

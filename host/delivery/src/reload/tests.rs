@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use std::time::Instant;
 
 use super::*;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 const LIMIT: Duration = Duration::from_secs(30);
 

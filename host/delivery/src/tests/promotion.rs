@@ -15,7 +15,8 @@ use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
 use super::RUNTIME;
 use super::swaps::{expected, live, metrics, plugin_file, version};
-use operator_host_runtime::{Digest, Limits, Plugin};
+use operator_host_core::digest::Digest;
+use operator_host_runtime::{Limits, Plugin};
 
 /// Holds back the versions in its list.
 pub(super) struct Fake {

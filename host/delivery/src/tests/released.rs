@@ -10,7 +10,7 @@ use super::promotion::{Fake, assert_live, because, digest, settle, slot};
 use super::swaps::{live, version};
 use super::*;
 use crate::pack::Compression;
-use operator_host_runtime::Digest;
+use operator_host_core::digest::Digest;
 
 /// Writes a version to a folder, packed, as a look finds it.
 fn found(folder: &Path, number: u8) -> PluginFile {

@@ -11,7 +11,8 @@ use super::super::registry::{Expected, Live, PluginFile, Slot};
 use super::promotion::{self, Fake};
 use super::*;
 use operator_host_contract::Kind;
-use operator_host_runtime::{Cache, Compiler, Digest, Limits, Plugin};
+use operator_host_core::digest::Digest;
+use operator_host_runtime::{Cache, Compiler, Limits, Plugin};
 
 pub(super) fn expected(kind: &str) -> Expected {
     Expected {
@@ -114,8 +115,11 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
 }
 
 /// Instruments that are not read.
-pub(super) fn metrics() -> operator_host_core::metrics::ControllerMetrics {
+pub(super) fn metrics() -> operator_host_telemetry::metrics::ControllerMetrics {
     let meter = opentelemetry::global::meter("test");
-    let metrics = Arc::new(operator_host_core::metrics::Metrics::new(&meter, Arc::default()));
+    let metrics = Arc::new(operator_host_telemetry::metrics::Metrics::new(
+        &meter,
+        Arc::default(),
+    ));
     metrics.of("test", &expected("Fixture").parent)
 }

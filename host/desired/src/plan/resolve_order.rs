@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Desired, Plan, Policy, Refusal, SHOWN};
 use crate::order;
-use operator_host_core::object::{AFTER_ANNOTATION, ChildRef, Identity, is_terminating, shorten};
+use operator_host_core::object::{AFTER_ANNOTATION, ChildRef, Identity, is_terminating};
+use operator_host_core::text::shorten;
 
 fn bad_order(child: &ChildRef, problem: &str) -> Refusal {
     Refusal::new(

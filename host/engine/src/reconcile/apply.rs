@@ -29,8 +29,8 @@ use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::other_writer;
 use operator_host_core::object::{
     APPLIED_ANNOTATION, ChildRef, PROVENANCE_ANNOTATION, annotation, controller_of, is_terminating, made_at,
-    shorten,
 };
+use operator_host_core::text::shorten;
 use operator_host_desired::drift::{self, Difference, drift};
 use operator_host_desired::left_fields;
 use operator_host_desired::order::{Order, Waiting};

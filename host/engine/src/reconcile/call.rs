@@ -11,8 +11,8 @@ use crate::calls::{observe, span_of_call};
 use crate::validation;
 use operator_host_contract::{Asked, Export, Need, Request, Response};
 use operator_host_core::object::{ChildRef, is_unreadable};
-use operator_host_core::trace;
 use operator_host_runtime::{CallError, Class, Plugin, Share};
+use operator_host_telemetry::trace;
 
 /// Calls the plugin within a reconcile, and remembers the needs that it returns. `export` is `reconcile` or `cleanup`.
 ///

@@ -12,7 +12,8 @@ use super::run::Run;
 use operator_host_contract::EventType;
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::{FieldWriter, other_writer};
-use operator_host_core::object::{APPLIED_ANNOTATION, ChildRef, annotation, made_at, shorten};
+use operator_host_core::object::{APPLIED_ANNOTATION, ChildRef, annotation, made_at};
+use operator_host_core::text::shorten;
 use operator_host_desired::conditions::FIELD_CONTESTED;
 use operator_host_desired::plan::Desired;
 

@@ -32,9 +32,10 @@ use operator_host_cluster::client::Writer;
 use operator_host_cluster::event_recorder::Events;
 use operator_host_config::{Allow, ControllerConfig};
 use operator_host_contract::EventType;
-use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, label, shorten};
-use operator_host_core::trace;
+use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, label};
+use operator_host_core::text::shorten;
 use operator_host_desired::readiness::why_failed;
+use operator_host_telemetry::trace;
 
 /// The shared state of one controller; see the module.
 pub struct Context {

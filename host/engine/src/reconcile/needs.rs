@@ -9,8 +9,9 @@ use thiserror::Error;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::{Description, Kind, Need, Related};
 use operator_host_core::object::{
-    ChildRef, Selector, is_unreadable, name_problem, object_name_problem, shorten, unreadable,
+    ChildRef, Selector, is_unreadable, name_problem, object_name_problem, unreadable,
 };
+use operator_host_core::text::shorten;
 use operator_host_desired::selectors::selector;
 
 /// Why a need cannot be answered.

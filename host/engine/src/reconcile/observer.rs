@@ -7,13 +7,14 @@ use tracing::Span;
 
 use crate::calls::Calls;
 use operator_host_config::ControllerConfig;
-use operator_host_core::metrics::ControllerMetrics;
-use operator_host_core::metrics::parents::Parents;
 use operator_host_core::object::NamespacedName;
-use operator_host_core::trace::{self, Tracer};
 use operator_host_instruments::Instruments;
 use operator_host_instruments::health::{Health, Pulse, Readiness};
 use operator_host_instruments::journal::ControllerJournal;
+use operator_host_telemetry::metrics::ControllerMetrics;
+use operator_host_telemetry::metrics::parents::Parents;
+use operator_host_telemetry::trace;
+use operator_host_telemetry::trace::Tracer;
 
 /// The longest time between two beats of the loop that enqueues parents on resyncs and reloads. The loop has its own
 /// timer.

@@ -21,7 +21,8 @@ use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_core::field_path::{self, FieldPath};
 use operator_host_core::managed_fields::{Elements, applied_by, is_apply_of, other_writer};
-use operator_host_core::object::{secret, shorten};
+use operator_host_core::object::secret;
+use operator_host_core::text::shorten;
 use operator_host_desired::drift::{Cause, drift, leave_out};
 use operator_host_desired::plan::Desired;
 

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{Check, Health};
-use operator_host_core::server::Server;
+use crate::server::Server;
 use operator_host_delivery::report::{PluginReport, hide};
 
 /// Maximum size of the head of a request.

@@ -17,9 +17,9 @@ use tracing::{info, warn};
 
 use super::{Record, Version, mask, output};
 use operator_host_contract::Asked;
-use operator_host_core::metrics::ControllerMetrics;
 use operator_host_runtime::estimate::estimate;
 use operator_host_runtime::{CallError, Plugin};
+use operator_host_telemetry::metrics::ControllerMetrics;
 
 /// The number of calls that may wait to be written.
 const QUEUE: usize = 64;

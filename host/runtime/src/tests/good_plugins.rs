@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::*;
+use crate::Form as Loaded;
 use crate::contract::{Failure, Kind, Response};
-use crate::{Digest, Form as Loaded};
+use operator_host_core::digest::Digest;
 
 fn answer() -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "answer" } })

@@ -21,7 +21,7 @@ use operator_host_core::object::{
     CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, NamespacedName, PARENT_ANNOTATION, Provenance, annotation,
     controller_of, group_of, kind_for_kubectl, kind_in_words, label, maker,
 };
-use operator_host_core::printable::printable;
+use operator_host_core::text::printable;
 use operator_host_desired::readiness::unready;
 
 /// Kinds whose objects may hold secrets or much data, and whose status does not matter.

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use super::HostArgs;
 use crate::cli::Failure;
 use operator_host_author::output::{Paint, short, table};
-use operator_host_core::printable::printable;
+use operator_host_core::text::printable;
 use operator_host_delivery::history::HistoryEntry;
 
 /// The options of `plugins history`.

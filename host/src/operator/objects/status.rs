@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::admit::Refused;
 use operator_host_contract::{Condition, ConditionStatus, EventType};
 use operator_host_core::clock;
-use operator_host_core::object::shorten;
+use operator_host_core::text::shorten;
 use operator_host_delivery::candidate_check::UNMATCHED_PIN;
 use operator_host_delivery::history::HistoryEntry;
 use operator_host_delivery::report::{CandidateState, CandidateVersion, PluginReport};

@@ -12,9 +12,8 @@ use super::objects::Summary;
 use super::{One, incomplete, not_running};
 use crate::ui::Sources;
 use operator_host_contract::Kind;
-use operator_host_core::object::{
-    NamespacedName, Provenance, controller_of, group_of, kind_in_words, shorten,
-};
+use operator_host_core::object::{NamespacedName, Provenance, controller_of, group_of, kind_in_words};
+use operator_host_core::text::shorten;
 use operator_host_delivery::report::CandidateVersion;
 use operator_host_desired::readiness::unready;
 use operator_host_engine::reconcile::context::Context;

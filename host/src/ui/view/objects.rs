@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::{Page, incomplete, not_running};
 use crate::ui::Sources;
-use operator_host_core::object::{PAUSED_ANNOTATION, annotation, is_terminating, shorten};
+use operator_host_core::object::{PAUSED_ANNOTATION, annotation, is_terminating};
+use operator_host_core::text::shorten;
 
 /// Number of objects on one page.
 const ON_A_PAGE: usize = 100;

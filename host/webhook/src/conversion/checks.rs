@@ -9,7 +9,8 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use operator_host_contract::Json;
 use operator_host_core::json_text::{self, Members};
-use operator_host_core::object::{MAX_DEPTH, shorten, unreadable};
+use operator_host_core::object::{MAX_DEPTH, unreadable};
+use operator_host_core::text::shorten;
 use operator_host_runtime::estimate::estimate;
 use operator_host_schema::metadata::{check_annotations, check_label};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::pace::Cause;
-use operator_host_core::metrics::ContestedChild;
 use operator_host_core::object::{ChildRef, first_few};
 use operator_host_desired::conditions::{FIELD_CONTESTED, Reason};
+use operator_host_telemetry::metrics::ContestedChild;
 
 /// The shortest and the longest time after which a child that was not changed back is no longer contested. It is
 /// [`QUIET_FACTOR`] times the longest time that the other client has taken so far.
@@ -256,8 +256,8 @@ impl Contests {
 mod tests {
     use super::*;
     use operator_host_contract::Kind;
-    use operator_host_core::metrics::Metrics;
     use operator_host_core::object::NamespacedName;
+    use operator_host_telemetry::metrics::Metrics;
 
     /// How many times a child is changed back until it is contested.
     const CONTESTED_AFTER: u32 = 5;

@@ -14,9 +14,9 @@ use super::unkept::Unkept;
 use crate::reconcile::status::unwritten::Unwritten;
 use crate::work_queue::Trigger;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_core::metrics::parents::CountedParent;
+use operator_host_core::digest::Digest;
 use operator_host_core::object::{Identity, version};
-use operator_host_runtime::Digest;
+use operator_host_telemetry::metrics::parents::CountedParent;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
 /// `doubt`, which [`super::ControllerState::forget_all`] keeps.

@@ -23,6 +23,16 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// Truncates the text to at most `max` bytes (at least 3) at a character boundary, and appends `…` if it was cut.
+#[must_use]
+pub fn shorten(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(max - '…'.len_utf8());
+    format!("{}…", &text[..end])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

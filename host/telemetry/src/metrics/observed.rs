@@ -12,7 +12,7 @@ use super::definitions as define;
 use super::losses::Losses;
 use super::parents::Parents;
 use super::process;
-use crate::sync::lock;
+use operator_host_core::sync::lock;
 
 /// The state that is read at that time, instead of being recorded on each change.
 #[derive(Default)]

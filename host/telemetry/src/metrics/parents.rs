@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::sync::lock;
+use operator_host_core::sync::lock;
 
 /// The type and the status of a condition, both from the program.
 pub type ConditionLabels = (&'static str, &'static str);

@@ -21,7 +21,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::sync::lock;
+use operator_host_core::sync::lock;
 
 /// The `target` of the exported spans. Other spans and all events are not exported.
 pub const TARGET: &str = "otel";

@@ -26,8 +26,8 @@ use self::losses::Losses;
 pub use self::observed::QueueState;
 use self::observed::{Observed, ObservedController, observe};
 use self::parents::Parents;
-use crate::sync::lock;
 use operator_host_contract::{Description, Kind};
+use operator_host_core::sync::lock;
 use operator_host_runtime::{CallStats, Plugin};
 
 /// Upper bounds in seconds, for durations that include requests to the API server: those of a request, and two for what is

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use crate::sync::lock;
+use operator_host_core::sync::lock;
 
 /// How often the files are compared at most. They are small, and a mounted Secret changes as a whole.
 const PERIOD: Duration = Duration::from_secs(1);

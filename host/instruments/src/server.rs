@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 use tracing::{debug, warn};
 
-use crate::sync::lock;
+use operator_host_core::sync::lock;
 
 /// How long a client may take for its handshake, and for the head of each request.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
