@@ -35,13 +35,13 @@ use operator_host_config::{ControllerConfig, DefinitionsMode, ProvingMode};
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::clock;
 use operator_host_core::crd::definition;
-use operator_host_core::digest::Digest;
+use operator_host_core::digest::{Digest, Prefix};
 use operator_host_core::object::{
     NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, is_unreadable,
 };
 use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::{
-    Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, Progress, ProofResult, Recorded, UNMATCHED_PIN,
+    Blamed, CandidateCheck, HeldBack, Order, Orders, Progress, ProofResult, Recorded, UNMATCHED_PIN,
 };
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::Reason;

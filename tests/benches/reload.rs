@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control_plane::Options;
+use operator_host_config::trust::Trust;
 use operator_host_contract::Kind;
 use operator_host_core::digest::Digest;
-use operator_host_delivery::acceptance::Trust;
 use operator_host_delivery::candidate_check::{
     CandidateCheck, HeldBack, Order, Orders, Progress, ProofResult, Recorded,
 };

@@ -15,9 +15,9 @@ use crate::dry_run::documents::{self, Document};
 use crate::dry_run::server_side::{self, Difference, Preview};
 use operator_host_cluster::client::{self, warnings};
 use operator_host_cluster::discovery::Discovery;
+use operator_host_config::location::Location;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_core::object::NamespacedName;
-use operator_host_delivery::Location;
 use operator_host_runtime::Plugin;
 use operator_host_telemetry::metrics::Metrics;
 

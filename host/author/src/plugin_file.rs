@@ -10,14 +10,15 @@ use tracing_subscriber::EnvFilter;
 use super::Failure;
 use super::output::Paint;
 use super::registry::{RegistryArgs, reference};
+use operator_host_config::location::Location;
 use operator_host_config::memory_limit::Memory;
+use operator_host_config::reference::Reference;
+use operator_host_config::registry::RegistryConfig;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_core::digest::Digest;
 use operator_host_core::files;
-use operator_host_delivery::Location;
+use operator_host_delivery::acceptance;
 use operator_host_delivery::oci::pull::Puller;
-use operator_host_delivery::oci::reference::Reference;
-use operator_host_delivery::oci::settings::Settings;
 use operator_host_delivery::pack::Compression;
 use operator_host_delivery::source;
 use operator_host_runtime::{
@@ -200,9 +201,7 @@ pub async fn load_from(location: &Location, controller: &ControllerConfig) -> Re
         Location::File(file) => read(file)?.1,
         Location::Registry { reference, settings } => {
             let (bytes, _) = pull(reference, settings, limits.module, false).await?;
-            controller
-                .trust
-                .check_pin(Digest::of(&bytes))
+            acceptance::check_pin(&controller.trust, Digest::of(&bytes))
                 .with_context(|| location.to_string())?;
             bytes.to_vec()
         }
@@ -231,7 +230,7 @@ pub async fn load_from(location: &Location, controller: &ControllerConfig) -> Re
 /// When the registry does not give them.
 pub async fn pull(
     reference: &Reference,
-    settings: &Arc<Settings>,
+    settings: &Arc<RegistryConfig>,
     limit: usize,
     signed: bool,
 ) -> Result<(Bytes, Vec<Bytes>), Failure> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::anyhow;
 
 use super::Failure;
-use operator_host_delivery::oci::reference::{Reference, SCHEME};
-use operator_host_delivery::oci::settings::Settings;
+use operator_host_config::reference::{Reference, SCHEME};
+use operator_host_config::registry::RegistryConfig;
 
 /// How to ask a registry.
 #[derive(Debug, Default, clap::Args)]
@@ -26,13 +26,13 @@ pub struct RegistryArgs {
 
 impl RegistryArgs {
     /// Returns the settings for a reference.
-    pub fn settings(&self, reference: &Reference) -> Arc<Settings> {
+    pub fn settings(&self, reference: &Reference) -> Arc<RegistryConfig> {
         let registry = reference.registry.to_ascii_lowercase();
-        Arc::new(Settings {
+        Arc::new(RegistryConfig {
             credentials: self.credentials.clone().or_else(docker_config),
             certificate_authorities: self.certificate_authorities.clone(),
             plain_http: self.plain_http.then_some(registry).into_iter().collect(),
-            ..Settings::default()
+            ..RegistryConfig::default()
         })
     }
 }

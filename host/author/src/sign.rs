@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow};
 
 use super::plugin_file::Loaded;
 use super::{Failure, plugin_file};
+use operator_host_config::keys::SigningKey;
 use operator_host_core::files;
-use operator_host_delivery::keys::SigningKey;
 use operator_host_delivery::pack::SIGNATURE_SUFFIX;
 use operator_host_delivery::statement::{Envelope, SIGNATURE_LIMIT, Statement};
 use operator_host_runtime::Plugin;

@@ -7,9 +7,9 @@ use anyhow::{Context, anyhow};
 use super::plugin_file::Loaded;
 use super::registry::{RegistryArgs, reference};
 use super::{Failure, plugin_file, sign};
-use operator_host_config::trust::Keys;
+use operator_host_config::trust::{Keys, Trust};
 use operator_host_core::files;
-use operator_host_delivery::acceptance::Trust;
+use operator_host_delivery::acceptance;
 use operator_host_delivery::statement::SIGNATURE_LIMIT;
 use operator_host_runtime::{Limits, Plugin};
 
@@ -48,7 +48,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     };
     let (plugin, signatures) = load(&args).await?;
     let description = plugin.description();
-    let check = |signature: Option<&[u8]>| trust.check(*plugin.digest(), &description.parent, signature);
+    let check = |signature: Option<&[u8]>| {
+        acceptance::check(&trust, *plugin.digest(), &description.parent, signature)
+    };
     // As a host does: the first signature that is accepted, otherwise the reason why the first one is not.
     let mut checked = signatures.iter().map(|signature| check(Some(signature)));
     let signed = match checked.find(Result::is_ok) {

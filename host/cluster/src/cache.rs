@@ -43,8 +43,7 @@ use operator_host_core::object::{
     is_reference_to, label, maker, secret, slim, version,
 };
 use operator_host_core::sync::lock;
-use operator_host_core::text::printable;
-use operator_host_core::text::shorten;
+use operator_host_core::text::{printable, shorten};
 use operator_host_telemetry::metrics::Metrics;
 
 pub(super) use self::read::Whole;

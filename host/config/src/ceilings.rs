@@ -15,9 +15,9 @@ use serde::{Deserialize, Deserializer};
 use super::limits::{Concurrency, RawLimits, RawWrites};
 use super::values::{Positive, size};
 use super::{Allow, ControllerConfig, DEFAULT_CONCURRENCY, DEFAULT_WRITES, DefinitionsMode, WritesConfig};
+use crate::location::Location;
 use crate::namespaces::NamespacePatterns;
 use operator_host_contract::Kind;
-use operator_host_delivery::Location;
 use operator_host_runtime::Limits;
 
 /// The shortest interval of reconciles without a change, and the shortest delay before a retry.

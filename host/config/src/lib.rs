@@ -4,14 +4,18 @@
 //! the line and the column.
 
 pub mod ceilings;
+pub mod identity;
+pub mod keys;
 pub mod leadership;
 mod limits;
+pub mod location;
 pub mod memory_limit;
 pub mod namespaces;
 pub mod object;
 mod proving;
 mod raw;
-mod registry;
+pub mod reference;
+pub mod registry;
 pub mod trust;
 mod values;
 pub mod webhook;
@@ -28,14 +32,14 @@ use thiserror::Error;
 use self::ceilings::Ceilings;
 use self::leadership::LeadershipConfig;
 use self::namespaces::NamespacePatterns;
+use self::registry::RegistryConfig;
 use self::trust::Keys;
 use self::webhook::WebhookConfig;
+use crate::location::Location;
+use crate::trust::Trust;
 use operator_host_contract::{Description, Kind};
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::object::{FIELD_MANAGER_PREFIX, is_namespace};
-use operator_host_delivery::Location;
-use operator_host_delivery::acceptance::Trust;
-use operator_host_delivery::oci::settings::Settings;
 use operator_host_runtime::Limits;
 
 pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode, StageConfig, StageObjects};
@@ -72,7 +76,7 @@ struct Places {
     /// The folder of files.
     folder: PathBuf,
     /// How registries are asked.
-    registry: Arc<Settings>,
+    registry: Arc<RegistryConfig>,
 }
 
 /// One kind of custom resource and the plugin that reconciles it.

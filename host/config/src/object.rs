@@ -12,7 +12,7 @@ use super::raw::RawController;
 use super::values::{Text, in_plain_words};
 use super::{Config, ControllerConfig};
 use operator_host_contract::Kind;
-use operator_host_delivery::Prefix;
+use operator_host_core::digest::Prefix;
 
 /// The group of the definition.
 pub const GROUP: &str = "operator-host.dev";
@@ -203,8 +203,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use operator_host_delivery::Location;
-    use operator_host_delivery::location::ConfigMapKey;
+    use crate::location::{ConfigMapKey, Location};
 
     fn host(ceilings: &str) -> Config {
         let text = format!("plugins: /plugins\nceilings: [{ceilings}]\n");

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::values::{AtMost, Text, Value};
+use operator_host_core::digest::Prefix;
 use operator_host_core::object::Selector;
-use operator_host_delivery::Prefix;
 
 /// What a new version of the plugin must prove before it becomes live, and the exceptions.
 #[derive(Clone, Debug, PartialEq)]

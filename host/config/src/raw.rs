@@ -22,12 +22,12 @@ use super::{
     Allow, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_RESYNC,
     DefinitionsMode, Places, Removal, ServiceAccount,
 };
+use crate::trust::Trust;
 use operator_host_contract::Kind;
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::crd::known::BuiltIn;
 use operator_host_core::digest::Digest;
 use operator_host_core::object::{is_built_in, secret};
-use operator_host_delivery::acceptance::Trust;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

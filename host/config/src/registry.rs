@@ -1,6 +1,7 @@
 //! The section `registry`: how the registries that plugins come from are asked.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,14 +13,44 @@ use serde::de::{self, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::Places;
+use super::location::{ConfigMapKey, Location};
 use super::object::MAX_LENGTH;
+use super::reference::{Reference, SCHEME, is_registry};
 use super::values::{Text, Value};
 use operator_host_contract::is_dns_label;
 use operator_host_core::object::{is_config_map_key, name_problem};
-use operator_host_delivery::Location;
-use operator_host_delivery::location::ConfigMapKey;
-use operator_host_delivery::oci::reference::{Reference, SCHEME, is_registry};
-use operator_host_delivery::oci::settings::{DEFAULT_INTERVAL, DEFAULT_TIMEOUT, Settings};
+
+/// Default of [`RegistryConfig::interval`].
+pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(300);
+/// Default of [`RegistryConfig::timeout`].
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How registries are asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistryConfig {
+    /// How often the host looks whether a tag names another manifest.
+    pub interval: Duration,
+    /// The time to pull one layer. A whole look has twice this time.
+    pub timeout: Duration,
+    /// A Docker configuration file with credentials. It is read again when a registry asks for them.
+    pub credentials: Option<PathBuf>,
+    /// PEM with certificate authorities that are trusted in addition to those of the system.
+    pub certificate_authorities: Option<PathBuf>,
+    /// The registries that are asked without TLS.
+    pub plain_http: BTreeSet<String>,
+}
+
+impl Default for RegistryConfig {
+    fn default() -> Self {
+        Self {
+            interval: DEFAULT_INTERVAL,
+            timeout: DEFAULT_TIMEOUT,
+            credentials: None,
+            certificate_authorities: None,
+            plain_http: BTreeSet::new(),
+        }
+    }
+}
 
 /// The shortest interval: a registry is not asked more often.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -36,8 +67,8 @@ pub(super) struct RawRegistry {
 
 impl RawRegistry {
     /// Returns the settings. Relative paths start at `here`.
-    pub(super) fn settings(self, here: &Path) -> Settings {
-        Settings {
+    pub(super) fn settings(self, here: &Path) -> RegistryConfig {
+        RegistryConfig {
             interval: self.interval.map_or(DEFAULT_INTERVAL, |it| it.0.0),
             timeout: self.timeout.map_or(DEFAULT_TIMEOUT, |it| it.0),
             credentials: self.credentials.map(|path| here.join(path)),
@@ -210,7 +241,7 @@ mod tests {
         let Location::Registry { settings, .. } = parse("{}", "oci://r/echo:1").unwrap() else {
             panic!("a file");
         };
-        assert_eq!(*settings, Settings::default());
+        assert_eq!(*settings, RegistryConfig::default());
     }
 
     #[test]

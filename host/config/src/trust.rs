@@ -1,20 +1,52 @@
 //! Which plugins a controller accepts: pins, and the keys of accepted signatures.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
+use super::identity::{Identity, Signer};
+use super::keys::PublicKey;
 use super::values::{Label, Text, Value, invalid, yaml};
 use super::{Config, ConfigError};
+use operator_host_core::digest::Digest;
 use operator_host_core::files;
-use operator_host_delivery::acceptance::Key;
-use operator_host_delivery::identity::{Identity, Signer};
-use operator_host_delivery::keys::PublicKey;
 
 /// Bytes that the key file may have.
 pub const KEYS_LIMIT: usize = 256 << 10;
+
+/// A trusted key, or who may sign without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The name, for users.
+    pub name: String,
+    /// Whose signatures it stands for.
+    pub signer: Signer,
+    /// The controllers that it signs for; `None`: all.
+    pub controllers: Option<BTreeSet<String>>,
+}
+
+impl Key {
+    /// Whether its signatures are accepted for a controller.
+    #[must_use]
+    pub fn signs_for(&self, controller: &str) -> bool {
+        self.controllers
+            .as_ref()
+            .is_none_or(|controllers| controllers.contains(controller))
+    }
+}
+
+/// The requirements for accepting a plugin. The default requires nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// The only version that is accepted.
+    pub sha256: Option<Digest>,
+    /// One of these keys must have signed the plugin; an empty list accepts no plugin. `None`: no signature
+    /// is required.
+    pub keys: Option<Vec<Key>>,
+}
 
 /// The content of the `--signature-keys` file: the accepted keys, each for some controllers or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,7 +276,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys.yaml");
         let text = "trustedRoot: trusted_root.json\nkeys: [{name: ci, identity: 'https://a.example.com/*', issuer: b}]";
-        let root = include_str!("../../delivery/src/identity/trusted_root.json");
+        let root = include_str!("identity/trusted_root.json");
         std::fs::write(folder.path().join("trusted_root.json"), root).unwrap();
         let keys = Keys::parse(&file, text).unwrap();
         assert!(matches!(keys.all()[0].signer, Signer::Identity(_)));

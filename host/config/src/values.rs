@@ -10,8 +10,8 @@ use serde_saphyr::Location;
 
 use super::{ConfigError, ServiceAccount};
 use operator_host_contract::is_dns_label;
+use operator_host_core::digest::Prefix;
 use operator_host_core::object::Selector;
-use operator_host_delivery::Prefix;
 
 /// A value that the file has as text.
 pub(super) trait Value: Sized {

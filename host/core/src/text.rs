@@ -1,5 +1,7 @@
 //! Text of others, in a form that a log line, a condition and a terminal can show.
 
+use k8s_openapi::ByteString;
+
 /// Reports whether a character neither controls a terminal, nor changes the direction of text, nor is invisible: with
 /// such characters, text can look like other text.
 pub fn is_printable(c: char) -> bool {
@@ -31,6 +33,16 @@ pub fn shorten(text: &str, max: usize) -> String {
     }
     let end = text.floor_char_boundary(max - '…'.len_utf8());
     format!("{}…", &text[..end])
+}
+
+/// Decodes base64 in the standard or the URL alphabet, as DSSE allows both. Line breaks are ignored.
+#[must_use]
+pub fn base64(text: &str) -> Option<Vec<u8>> {
+    let text: String = text.split_whitespace().collect();
+    let text = text.replace('-', "+").replace('_', "/");
+    serde_json::from_value::<ByteString>(text.into())
+        .ok()
+        .map(|bytes| bytes.0)
 }
 
 #[cfg(test)]

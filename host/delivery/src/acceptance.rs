@@ -1,47 +1,16 @@
 //! Which plugins a controller accepts: pinned by digest, signed with a known key, or both.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use semver::Version;
 
 use super::cosign::CosignSignature;
-use super::identity::Signer;
 use super::statement::{self, Envelope, Statement};
 use crate::Problem;
+use operator_host_config::identity::Signer;
+use operator_host_config::trust::Trust;
 use operator_host_contract::{Description, Kind};
 use operator_host_core::digest::Digest;
-
-/// A trusted key, or who may sign without one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key {
-    /// The name, for users.
-    pub name: String,
-    /// Whose signatures it stands for.
-    pub signer: Signer,
-    /// The controllers that it signs for; `None`: all.
-    pub controllers: Option<BTreeSet<String>>,
-}
-
-impl Key {
-    /// Whether its signatures are accepted for a controller.
-    #[must_use]
-    pub fn signs_for(&self, controller: &str) -> bool {
-        self.controllers
-            .as_ref()
-            .is_none_or(|controllers| controllers.contains(controller))
-    }
-}
-
-/// The requirements for accepting a plugin. The default requires nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trust {
-    /// The only version that is accepted.
-    pub sha256: Option<Digest>,
-    /// One of these keys must have signed the plugin; an empty list accepts no plugin. `None`: no signature
-    /// is required.
-    pub keys: Option<Vec<Key>>,
-}
 
 /// What a trusted key signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,99 +21,96 @@ pub struct Signed {
     pub key: String,
 }
 
-impl Trust {
-    /// Checks whether a controller of this kind accepts these contents, before they are compiled or run.
-    /// Returns the signed statement if a signature is required.
-    ///
-    /// # Errors
-    /// Returns an error with the reason when the contents are not accepted.
-    pub fn check(
-        &self,
-        digest: Digest,
-        parent: &Kind,
-        signature: Option<&[u8]>,
-    ) -> Result<Option<Signed>, Problem> {
-        self.check_pin(digest)?;
-        let Some(keys) = &self.keys else {
-            return Ok(None);
-        };
-        if keys.is_empty() {
-            return Err(
-                "none of the keys in --signature-keys signs for this controller: add the controller to one of them".into(),
-            );
-        }
-        let given = signature.ok_or(
-            "it is not signed, and --signature-keys requires a signature: put the signature beside it as \
-             `<plugin>.sig` (`operator-host sign` creates one), or push it to the registry (`operator-host push`)",
+/// Checks whether a controller of this kind accepts these contents, before they are compiled or run.
+/// Returns the signed statement if a signature is required.
+///
+/// # Errors
+/// Returns an error with the reason when the contents are not accepted.
+pub fn check(
+    trust: &Trust,
+    digest: Digest,
+    parent: &Kind,
+    signature: Option<&[u8]>,
+) -> Result<Option<Signed>, Problem> {
+    check_pin(trust, digest)?;
+    let Some(keys) = &trust.keys else {
+        return Ok(None);
+    };
+    if keys.is_empty() {
+        return Err(
+            "none of the keys in --signature-keys signs for this controller: add the controller to one of them".into(),
+        );
+    }
+    let given = signature.ok_or(
+        "it is not signed, and --signature-keys requires a signature: put the signature beside it as \
+         `<plugin>.sig` (`operator-host sign` creates one), or push it to the registry (`operator-host push`)",
+    )?;
+    let signer = |signed_by: &dyn Fn(&Signer) -> bool| {
+        let key = keys.iter().find(|key| signed_by(&key.signer));
+        key.ok_or_else(|| {
+            let names: Vec<_> = keys.iter().map(|key| key.name.as_str()).collect();
+            Problem(format!(
+                "no key that may sign for this controller ({}) made its signature: sign it with one of them",
+                names.join(", ")
+            ))
+        })
+    };
+    if let Some(cosign) = CosignSignature::parse(given) {
+        let key = signer(&|signer| cosign.is_signed_by(signer))?;
+        same(
+            "digest",
+            &cosign.plugin().map_err(|error| malformed(&error))?,
+            &digest,
         )?;
-        let signer = |signed_by: &dyn Fn(&Signer) -> bool| {
-            let key = keys.iter().find(|key| signed_by(&key.signer));
-            key.ok_or_else(|| {
-                let names: Vec<_> = keys.iter().map(|key| key.name.as_str()).collect();
-                Problem(format!(
-                    "no key that may sign for this controller ({}) made its signature: sign it with one of them",
-                    names.join(", ")
-                ))
-            })
-        };
-        if let Some(cosign) = CosignSignature::parse(given) {
-            let key = signer(&|signer| cosign.is_signed_by(signer))?;
-            same(
-                "digest",
-                &cosign.plugin().map_err(|error| malformed(&error))?,
-                &digest,
-            )?;
-            return Ok(Some(Signed {
-                statement: None,
-                key: key.name.clone(),
-            }));
-        }
-        let envelope = Envelope::parse(given).map_err(|error| malformed(&error))?;
-        let key = signer(&|signer| matches!(signer, Signer::Key(key) if envelope.is_signed_by(key)))?;
-        let statement = envelope.statement().map_err(|error| malformed(&error))?;
-        same("digest", &statement.digest, &digest)?;
-        same("kind", &statement.parent, parent)?;
-        Ok(Some(Signed {
-            statement: Some(statement),
+        return Ok(Some(Signed {
+            statement: None,
             key: key.name.clone(),
-        }))
+        }));
     }
+    let envelope = Envelope::parse(given).map_err(|error| malformed(&error))?;
+    let key = signer(&|signer| matches!(signer, Signer::Key(key) if envelope.is_signed_by(key)))?;
+    let statement = envelope.statement().map_err(|error| malformed(&error))?;
+    same("digest", &statement.digest, &digest)?;
+    same("kind", &statement.parent, parent)?;
+    Ok(Some(Signed {
+        statement: Some(statement),
+        key: key.name.clone(),
+    }))
+}
 
-    /// Checks whether these contents are the pinned ones, if any are.
-    ///
-    /// # Errors
-    /// Returns an error with both digests when they are not.
-    pub fn check_pin(&self, found: Digest) -> Result<(), Problem> {
-        match self.sha256 {
-            Some(pinned) if pinned != found => Err(Problem(format!(
-                "it is {found}, but the configuration pins {pinned}: deliver that version, or change the pin"
-            ))),
-            _ => Ok(()),
-        }
+/// Checks whether these contents are the pinned ones, if any are.
+///
+/// # Errors
+/// Returns an error with both digests when they are not.
+pub fn check_pin(trust: &Trust, found: Digest) -> Result<(), Problem> {
+    match trust.sha256 {
+        Some(pinned) if pinned != found => Err(Problem(format!(
+            "it is {found}, but the configuration pins {pinned}: deliver that version, or change the pin"
+        ))),
+        _ => Ok(()),
     }
+}
 
-    /// Checks whether the version may replace the live one. A signed version must not be older: otherwise
-    /// anyone who can write to the plugin's folder could restore an old version with its old bugs. A version
-    /// pinned by digest may be older.
-    ///
-    /// # Errors
-    /// Returns an error when it is older.
-    pub fn check_age(&self, candidate: &Description, live: &Description) -> Result<(), Problem> {
-        if self.keys.is_none() || self.sha256.is_some() {
-            return Ok(());
-        }
-        // A version that was accepted before signatures were required may not be comparable.
-        let (Ok(found), Ok(live)) = (Version::parse(&candidate.version), Version::parse(&live.version))
-        else {
-            return Ok(());
-        };
-        if found.cmp_precedence(&live).is_lt() {
-            return Err(Problem(format!(
-                "its signed version {found} is older than the live version {live}: to go back, pin it"
-            )));
-        }
-        Ok(())
+/// Checks whether the version may replace the live one. A signed version must not be older: otherwise
+/// anyone who can write to the plugin's folder could restore an old version with its old bugs. A version
+/// pinned by digest may be older.
+///
+/// # Errors
+/// Returns an error when it is older.
+pub fn check_age(trust: &Trust, candidate: &Description, live: &Description) -> Result<(), Problem> {
+    if trust.keys.is_none() || trust.sha256.is_some() {
+        return Ok(());
     }
+    // A version that was accepted before signatures were required may not be comparable.
+    let (Ok(found), Ok(live)) = (Version::parse(&candidate.version), Version::parse(&live.version)) else {
+        return Ok(());
+    };
+    if found.cmp_precedence(&live).is_lt() {
+        return Err(Problem(format!(
+            "its signed version {found} is older than the live version {live}: to go back, pin it"
+        )));
+    }
+    Ok(())
 }
 
 impl Signed {

@@ -5,46 +5,8 @@
 
 use tokio::sync::watch;
 
-use operator_host_core::digest::Digest;
+use operator_host_core::digest::{Digest, Prefix};
 use operator_host_runtime::Plugin;
-
-/// The beginning of a digest, as users specify it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prefix(String);
-
-/// Fewer digits could match two versions.
-const MIN_DIGITS: usize = 8;
-
-impl Prefix {
-    /// Parses hexadecimal digits, optionally prefixed with `sha256:`.
-    ///
-    /// # Errors
-    /// Returns the problem as a message for users.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let digits = text.trim().trim_start_matches("sha256:").to_ascii_lowercase();
-        if (MIN_DIGITS..=64).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Ok(Self(digits));
-        }
-        Err(format!(
-            "{text:?} is not the beginning of a digest: expected from {MIN_DIGITS} to 64 hexadecimal digits"
-        ))
-    }
-
-    /// Whether a digest begins with this prefix.
-    #[must_use]
-    pub fn matches(&self, digest: &Digest) -> bool {
-        digest
-            .to_string()
-            .trim_start_matches("sha256:")
-            .starts_with(&self.0)
-    }
-}
-
-impl std::fmt::Display for Prefix {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// The cluster operators' orders for one controller's plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -210,20 +172,4 @@ pub trait CandidateCheck: Send + Sync {
 
     /// Reports a held-back candidate to its users; `None`: no candidate is held back any more.
     fn announce(&self, held: Option<&HeldBack>);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_is_enough_of_a_digest_to_mean_one() {
-        let digest = Digest::of(b"");
-        assert!(Prefix::parse("sha256:E3B0C442").unwrap().matches(&digest));
-        assert!(Prefix::parse(&digest.to_string()).unwrap().matches(&digest));
-        assert!(!Prefix::parse("e3b0c443").unwrap().matches(&digest));
-        for bad in ["", "e3b0c44", "sha256:xyzxyzxyz", "latest-version"] {
-            assert!(Prefix::parse(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -9,10 +9,10 @@ use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::identity::Signer;
 use super::statement::{Envelope, SIGNATURE_LIMIT, in_toto, sha256, unusable};
 use crate::Problem;
 use crate::oci::artifact;
+use operator_host_config::identity::Signer;
 use operator_host_core::digest::Digest;
 use operator_host_core::json_text::unquoted;
 

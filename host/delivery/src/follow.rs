@@ -12,11 +12,12 @@ use tokio::sync::watch;
 use tracing::{debug, info_span};
 
 use super::registry::{PluginFile, Slot};
+use crate::acceptance;
 use crate::oci::error::RegistryError;
 use crate::oci::pull::{Found, Puller};
-use crate::oci::reference::Reference;
-use crate::oci::settings::Settings;
 use crate::oci::transport::Transports;
+use operator_host_config::reference::Reference;
+use operator_host_config::registry::RegistryConfig;
 use operator_host_core::backoff;
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::digest::Digest;
@@ -49,7 +50,7 @@ fn is_news(reported: Option<&(String, Instant)>, problem: &str, now: Instant) ->
 pub(super) struct Follower {
     pub(super) slot: Arc<Slot>,
     pub(super) reference: Reference,
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<RegistryConfig>,
     pub(super) transports: Arc<Transports>,
     /// With whom it takes turns to pull.
     pub(super) turns: Arc<Member>,
@@ -182,10 +183,8 @@ impl Follower {
             return Ok(None);
         }
         let accepts = |signature: &[u8]| {
-            let checked = expected
-                .trust
-                .check(found.layer.digest, &expected.parent, Some(signature));
-            checked.is_ok()
+            let trust = &expected.trust;
+            acceptance::check(trust, found.layer.digest, &expected.parent, Some(signature)).is_ok()
         };
         let signatures = puller.signatures(found, accepts).await?;
         // The search ends with the first that is accepted.

@@ -16,12 +16,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::candidate_check::Prefix;
 use super::report::KeptVersion;
 use super::source::Content;
 use super::statement::SIGNATURE_LIMIT;
 use crate::Problem;
-use operator_host_core::digest::Digest;
+use operator_host_core::digest::{Digest, Prefix};
 use operator_host_core::files;
 
 const RECORD: &str = "record.json";

@@ -6,10 +6,7 @@ pub mod candidate_check;
 pub mod changes;
 pub mod cosign;
 pub mod history;
-pub mod identity;
 pub mod kept;
-pub mod keys;
-pub mod location;
 pub mod oci;
 pub mod pack;
 pub mod registry;
@@ -21,9 +18,6 @@ pub mod statement;
 pub mod testing;
 
 mod follow;
-
-pub use candidate_check::Prefix;
-pub use location::Location;
 
 /// Why a plugin, or what comes with it, is not accepted. The message is for users.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

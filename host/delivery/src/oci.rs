@@ -5,17 +5,14 @@
 //! <https://tag-runtime.cncf.io/wgs/wasm/deliverables/wasm-oci-artifact/>,
 //! <https://distribution.github.io/distribution/spec/auth/token/>.
 //!
-//! From the outside in: [`mod@reference`] (what the configuration names) and [`settings`] (how registries are asked),
-//! [`pull`] and [`push`], [`registry`] (the requests, with authentication), [`transport`] (one bounded exchange).
+//! The configuration names [a reference](operator_host_config::reference). From the outside in: [`pull`] and [`push`], [`registry`] (the requests, with authentication), [`transport`] (one bounded exchange).
 
 pub mod artifact;
 pub mod credentials;
 pub mod error;
 pub mod pull;
 pub mod push;
-pub mod reference;
 pub mod registry;
-pub mod settings;
 pub mod transport;
 
 mod challenge;

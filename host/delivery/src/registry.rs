@@ -15,15 +15,16 @@ use tracing::{debug, error, info, warn};
 
 use self::held::Waiting;
 pub use self::plugin_file::PluginFile;
-use super::acceptance::Trust;
+use super::acceptance;
 use super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, ProofResult, Recorded, UNMATCHED_PIN};
 use super::history::{History, HistoryEntry, Why};
 use super::kept::Versions;
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
 use super::source::Content;
-use super::{Location, Prefix};
+use operator_host_config::location::Location;
+use operator_host_config::trust::Trust;
 use operator_host_contract::Kind;
-use operator_host_core::digest::Digest;
+use operator_host_core::digest::{Digest, Prefix};
 use operator_host_core::text::shorten;
 use operator_host_runtime::fair::Member;
 use operator_host_runtime::{CodeOrigin, Limits, Plugin, Runtime};
@@ -290,10 +291,8 @@ impl Slot {
     async fn consider(&self, plugin: Plugin, file: &PluginFile, orders: &Orders) -> Option<Duration> {
         let digest = Some(file.digest);
         if let Some(live) = self.live_version().filter(|_| orders.pin.is_none())
-            && let Err(older) = self
-                .expected
-                .trust
-                .check_age(plugin.description(), live.description())
+            && let Err(older) =
+                acceptance::check_age(&self.expected.trust, plugin.description(), live.description())
         {
             let how = self.proof.how_to(Order::Pin, digest.as_ref());
             self.fail(&format!("{older}: {how}"), digest, false);

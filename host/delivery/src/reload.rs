@@ -15,13 +15,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Location;
 use super::candidate_check::Orders;
 use super::follow::Follower;
 use super::registry::{PluginFile, Slot};
 use super::source::{Look, SETTLE, WatchedFile};
 use crate::changes::sleep_or_never;
 use crate::oci::transport::Transports;
+use operator_host_config::location::Location;
 use operator_host_runtime::fair::{Fair, Member};
 use operator_host_telemetry::metrics::Metrics;
 

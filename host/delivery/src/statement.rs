@@ -11,12 +11,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigstore_verify::types::{Subject, intoto, pae};
 
-use super::keys::{PublicKey, SigningKey, base64};
 use crate::Problem;
 use crate::oci::artifact::shown;
+use operator_host_config::keys::{PublicKey, SigningKey};
 use operator_host_contract::{Description, Kind};
 use operator_host_core::digest::Digest;
 use operator_host_core::json_text::unquoted;
+use operator_host_core::text::base64;
 
 /// The type of the envelope's payload.
 pub const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";

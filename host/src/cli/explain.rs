@@ -26,8 +26,7 @@ use operator_host_contract::{Kind, is_dns_label};
 use operator_host_core::object::{
     PAUSED_ANNOTATION, annotation, is_terminating, is_unreadable, kind_in_words, name_problem, unreadable,
 };
-use operator_host_core::text::printable;
-use operator_host_core::text::shorten;
+use operator_host_core::text::{printable, shorten};
 use operator_host_desired::conditions::{SYNCED, is_host_type};
 use operator_host_desired::names;
 use operator_host_telemetry::metrics::Metrics;

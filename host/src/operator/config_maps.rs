@@ -23,8 +23,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use operator_host_config::Config;
+use operator_host_config::location::Location;
 use operator_host_core::object::{PACK_LABEL, is_config_map_key};
-use operator_host_delivery::Location;
 use operator_host_delivery::changes::send_if_new;
 use operator_host_delivery::reload;
 use operator_host_delivery::source::PROBLEM;

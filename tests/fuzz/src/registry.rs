@@ -1,7 +1,7 @@
 //! What a registry sends, and references to it: the first line says what the rest is.
 
+use operator_host_config::reference::Reference;
 use operator_host_delivery::oci::artifact::{self, Artifact, Descriptor, WASM_LAYER};
-use operator_host_delivery::oci::reference::Reference;
 use serde_json::Value;
 
 /// The most bytes that a plugin may have here.

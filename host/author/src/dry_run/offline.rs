@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use operator_host_config::namespaces::NamespacePatterns;
+use operator_host_config::trust::Trust;
 use operator_host_config::{
     Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
     DEFAULT_WRITES, DefinitionsMode, Removal,
@@ -20,7 +21,6 @@ use operator_host_contract::{Description, Export, Kind, Request, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::{BuiltIn, Schemas};
 use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, without_host_metadata};
-use operator_host_delivery::acceptance::Trust;
 use operator_host_desired::conditions::{self, Reason, Verdict};
 use operator_host_desired::order::Order;
 use operator_host_desired::plan::{Cause, Policy, Refusal, plan};

@@ -10,8 +10,7 @@ use hyper::header::WARNING;
 use tracing::warn;
 
 use operator_host_core::sync::lock;
-use operator_host_core::text::printable;
-use operator_host_core::text::shorten;
+use operator_host_core::text::{printable, shorten};
 
 /// The longest text, in bytes. A webhook may choose it.
 const LONGEST: usize = 512;

@@ -3,8 +3,8 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair
 use sigstore_verify::types::pae;
 
 use super::*;
-use crate::keys::PublicKey;
 use crate::oci::artifact::Artifact;
+use operator_host_config::keys::PublicKey;
 
 /// Returns a signature of a plugin, and the key that made it, as cosign creates them.
 pub(crate) fn signed(plugin: &[u8], type_: &str) -> (CosignSignature, Signer) {

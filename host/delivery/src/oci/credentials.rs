@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::reference::Reference;
 use crate::Problem;
-use crate::keys::base64;
+use operator_host_config::reference::Reference;
 use operator_host_core::files;
+use operator_host_core::text::base64;
 
 /// Bytes that the file may have.
 const LIMIT: usize = 1 << 20;

@@ -8,15 +8,15 @@ use tracing::debug;
 
 use super::artifact::{self, Descriptor, ENVELOPE, SIGNATURE};
 use super::error::RegistryError;
-use super::reference::{Reference, Version};
 use super::registry::{Repository, referrers_tag};
-use super::settings::Settings;
 use super::transport::Transports;
 use crate::Problem;
 use crate::cosign::{BUNDLE, CosignSignature, Form, PREDICATE};
-use crate::keys::base64;
 use crate::statement::SIGNATURE_LIMIT;
+use operator_host_config::reference::{Reference, Version};
+use operator_host_config::registry::RegistryConfig;
 use operator_host_core::digest::Digest;
+use operator_host_core::text::base64;
 
 /// The most signatures that are read for one plugin.
 const MAX_SIGNATURES: usize = 16;
@@ -38,7 +38,7 @@ pub struct Found {
 /// Pulls one artifact, again and again.
 pub struct Puller {
     reference: Reference,
-    settings: Arc<Settings>,
+    settings: Arc<RegistryConfig>,
     transports: Arc<Transports>,
     repository: Repository,
     limit: usize,
@@ -51,7 +51,7 @@ impl Puller {
     /// When the certificate authorities of the settings cannot be used.
     pub fn new(
         reference: Reference,
-        settings: Arc<Settings>,
+        settings: Arc<RegistryConfig>,
         transports: Arc<Transports>,
         limit: usize,
     ) -> Result<Self, RegistryError> {

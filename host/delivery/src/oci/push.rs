@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use super::artifact::{self, Artifact, INDEX, MANIFEST};
 use super::error::RegistryError;
-use super::reference::{Reference, Version};
 use super::registry::{Repository, referrers_tag};
-use super::settings::Settings;
 use super::transport::Transports;
+use operator_host_config::reference::{Reference, Version};
+use operator_host_config::registry::RegistryConfig;
 use operator_host_core::digest::Digest;
 
 /// Pushes a plugin and its signature, and returns the digest of the manifest. A tag names the plugin only when everything
@@ -19,7 +19,7 @@ use operator_host_core::digest::Digest;
 /// When the registry does not take one of them.
 pub async fn push(
     reference: &Reference,
-    settings: Arc<Settings>,
+    settings: Arc<RegistryConfig>,
     plugin: Artifact,
     signature: Option<Vec<u8>>,
 ) -> Result<Digest, RegistryError> {

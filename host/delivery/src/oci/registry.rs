@@ -9,8 +9,6 @@ use super::artifact::{Descriptor, INDEX, MANIFEST, MANIFEST_LIMIT};
 use super::challenge::Challenge;
 use super::credentials::Credentials;
 use super::error::{CODES, RegistryError};
-use super::reference::{Reference, Version};
-use super::settings::Settings;
 use super::transport::{self, Origin, Transport, words};
 use bytes::Bytes;
 use http_body_util::Full;
@@ -21,6 +19,8 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use k8s_openapi::ByteString;
+use operator_host_config::reference::{Reference, Version};
+use operator_host_config::registry::RegistryConfig;
 use operator_host_core::digest::Digest;
 use serde::Deserialize;
 
@@ -38,7 +38,7 @@ const DIGEST_HEADER: HeaderName = HeaderName::from_static("docker-content-digest
 /// The requests to one repository.
 pub struct Repository {
     transport: Arc<Transport>,
-    settings: Arc<Settings>,
+    settings: Arc<RegistryConfig>,
     place: Reference,
     origin: Origin,
     /// What the registry may be asked for: `pull` or `pull,push`.
@@ -67,7 +67,7 @@ impl Repository {
     /// Prepares requests; nothing is sent yet.
     pub(super) fn new(
         transport: Arc<Transport>,
-        settings: Arc<Settings>,
+        settings: Arc<RegistryConfig>,
         place: Reference,
         actions: &'static str,
     ) -> Self {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::artifact::Artifact;
 use super::pull::{Found, Puller};
-use super::reference::Reference;
-use super::settings::Settings;
+use operator_host_config::reference::Reference;
+use operator_host_config::registry::RegistryConfig;
 use operator_host_core::digest::Digest;
 
 use self::server::{Answer, Seen, Server};
@@ -39,11 +39,11 @@ fn honest(seen: &Seen) -> Answer {
     }
 }
 
-fn settings(servers: &[&Server]) -> Settings {
-    Settings {
+fn settings(servers: &[&Server]) -> RegistryConfig {
+    RegistryConfig {
         timeout: Duration::from_secs(10),
         plain_http: servers.iter().map(|server| server.name()).collect(),
-        ..Settings::default()
+        ..RegistryConfig::default()
     }
 }
 
@@ -51,7 +51,7 @@ fn reference(server: &Server) -> Reference {
     format!("{}/team/echo:1", server.name()).parse().unwrap()
 }
 
-fn puller(server: &Server, settings: Settings) -> Puller {
+fn puller(server: &Server, settings: RegistryConfig) -> Puller {
     Puller::new(reference(server), Arc::new(settings), Arc::default(), LIMIT).unwrap()
 }
 
@@ -65,7 +65,7 @@ async fn pull(puller: &mut Puller) -> Result<Vec<u8>, String> {
 /// Pulls from a server that answers so, and returns the message.
 async fn refused(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> String {
     let server = Server::start(answer).await;
-    let settings = Settings {
+    let settings = RegistryConfig {
         timeout: Duration::from_millis(500),
         ..settings(&[&server])
     };
@@ -73,7 +73,7 @@ async fn refused(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> St
 }
 
 /// Returns why a plugin cannot be pulled from a server.
-async fn error_of(server: &Server, settings: Settings) -> String {
+async fn error_of(server: &Server, settings: RegistryConfig) -> String {
     pull(&mut puller(server, settings)).await.unwrap_err()
 }
 
@@ -249,7 +249,7 @@ async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
         })
         .await;
         let folder = tempfile::tempdir().unwrap();
-        let settings = Settings {
+        let settings = RegistryConfig {
             credentials: Some(server.credentials_of(folder.path(), "dGVhbTpwYXNzd29yZA==")),
             ..settings(&[&server, &target])
         };
@@ -314,7 +314,7 @@ async fn a_redirect_never_takes_credentials_along() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let settings = Settings {
+    let settings = RegistryConfig {
         credentials: Some(server.credentials(folder.path())),
         ..settings(&[&server])
     };
@@ -360,13 +360,13 @@ async fn a_token_is_fetched_with_the_credentials_and_for_the_repository_only() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let known = Settings {
+    let known = RegistryConfig {
         credentials: Some(server.credentials(folder.path())),
         ..settings(&[&server])
     };
     assert_eq!(pull(&mut puller(&server, known.clone())).await.unwrap(), PLUGIN);
     assert_eq!(tokens.seen().len(), 1, "one token serves all requests");
-    let anonymous = Settings {
+    let anonymous = RegistryConfig {
         credentials: None,
         ..known.clone()
     };
@@ -382,7 +382,7 @@ async fn a_token_is_fetched_with_the_credentials_and_for_the_repository_only() {
         let bad = Server::start(move |_| answer.clone()).await;
         let realm = format!("Bearer realm=\"http://{}/\"", bad.name());
         let asking = Server::start(move |_| unauthorized(&realm)).await;
-        let settings = Settings {
+        let settings = RegistryConfig {
             timeout: Duration::from_millis(500),
             ..settings(&[&asking])
         };
@@ -397,7 +397,7 @@ async fn credentials_that_are_missing_or_wrong_are_named_and_never_shown() {
     let error = error_of(&server, settings(&[&server])).await;
     assert!(error.contains("`registry.credentials`"), "{error}");
     let folder = tempfile::tempdir().unwrap();
-    let with = |file: std::path::PathBuf| Settings {
+    let with = |file: std::path::PathBuf| RegistryConfig {
         credentials: Some(file),
         ..settings(&[&server])
     };

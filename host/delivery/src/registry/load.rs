@@ -8,7 +8,7 @@ use super::held::Waiting;
 use super::plugin_file::ReadError;
 use super::{Expected, PluginFile, Slot};
 use crate::Problem;
-use crate::acceptance::Signed;
+use crate::acceptance::{self, Signed};
 use crate::report::KeptVersion;
 use operator_host_contract::Kind;
 use operator_host_core::sync::lock;
@@ -98,7 +98,7 @@ impl Slot {
 
     pub(crate) fn trusts(&self, file: &PluginFile) -> Result<Option<Signed>, Problem> {
         let Expected { trust, parent, .. } = &self.expected;
-        trust.check(file.digest, parent, file.signature.as_deref())
+        acceptance::check(trust, file.digest, parent, file.signature.as_deref())
     }
 
     /// Loads a version that was live before, and returns it with its file.

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::super::candidate_check::{
-    CandidateCheck, HeldBack, Order, Orders, Prefix, Progress, ProofResult, Recorded,
+    CandidateCheck, HeldBack, Order, Orders, Progress, ProofResult, Recorded,
 };
 use super::super::kept::Versions;
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
 use super::RUNTIME;
 use super::swaps::{expected, live, metrics, plugin_file, version};
-use operator_host_core::digest::Digest;
+use operator_host_core::digest::{Digest, Prefix};
 use operator_host_runtime::{Limits, Plugin};
 
 /// Holds back the versions in its list.

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plugin_fixtures::{Fixture, Form, cases};
 
-use super::super::Location;
-use super::super::acceptance::Trust;
 use super::super::registry::{Expected, Live, PluginFile, Slot};
 use super::promotion::{self, Fake};
 use super::*;
+use operator_host_config::location::Location;
+use operator_host_config::trust::Trust;
 use operator_host_contract::Kind;
 use operator_host_core::digest::Digest;
 use operator_host_runtime::{Cache, Compiler, Limits, Plugin};

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::oci::reference::Reference;
-use crate::oci::settings::Settings;
+use super::reference::Reference;
+use super::registry::RegistryConfig;
 
 /// Where a controller's plugin comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Location {
         /// Its name.
         reference: Reference,
         /// How the registry is asked.
-        settings: Arc<Settings>,
+        settings: Arc<RegistryConfig>,
     },
     /// A key of a ConfigMap, which the host reads through the API server.
     ConfigMap(ConfigMapKey),

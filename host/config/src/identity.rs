@@ -40,7 +40,8 @@ impl Identity {
     }
 
     /// Whether the bundle is a signature of this identity for an artifact with these bytes.
-    pub(crate) fn signed(&self, bundle: &str, artifact: &[u8]) -> bool {
+    #[must_use]
+    pub fn signed(&self, bundle: &str, artifact: &[u8]) -> bool {
         let policy = VerificationPolicy::any_identity().require_issuer(&*self.issuer);
         let verified = || {
             let (bundle, root) = (
