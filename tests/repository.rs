@@ -1,5 +1,6 @@
 //! Checks of the repository itself: pages, generated files and what a release consists of.
 
+pub mod crates;
 pub mod crds;
 pub mod figures;
 pub mod release;

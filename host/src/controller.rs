@@ -191,7 +191,7 @@ fn enqueue_deleted(context: &Context) {
         .flat_map(|watch| watch.owners())
         .flat_map(|(owner, children)| {
             let parent =
-                |child: Option<String>| parent_by_owner(config, namespaced, &owner, child.as_deref());
+                |child: Option<String>| parent_by_owner(config.scope(), namespaced, &owner, child.as_deref());
             children.into_iter().filter_map(parent).collect::<Vec<_>>()
         });
     for parent in parents.collect::<BTreeSet<_>>() {
@@ -245,7 +245,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
                 let (namespace, _) = &states[index];
                 // Parents of every namespace read from the other namespaces.
                 let namespace = namespace.as_deref();
-                let namespace = namespace.filter(|it| !context.config.other_namespaces.contains(it));
+                let namespace = namespace.filter(|it| !context.config.rules.other_namespaces.contains(it));
                 enqueue_within(context, namespace, &Trigger::Resync);
                 continue;
             }
@@ -483,7 +483,13 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
     // A child that loses its label or its owner affects its former parent.
     let mut parents: Vec<NamespacedName> = change
         .both()
-        .filter_map(|object| parent_of(&context.config, context.cluster.served.parent.namespaced, object))
+        .filter_map(|object| {
+            parent_of(
+                context.config.scope(),
+                context.cluster.served.parent.namespaced,
+                object,
+            )
+        })
         .collect();
     parents.dedup();
     for parent in parents {
@@ -501,7 +507,9 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
     match change {
         // No parent in that namespace waits for it, but cluster-scoped ones may.
         NamespaceChange::Usable => {
-            if !context.cluster.served.parent.namespaced && reaches(&context.config, None, Some(namespace)) {
+            if !context.cluster.served.parent.namespaced
+                && reaches(context.config.scope(), None, Some(namespace))
+            {
                 enqueue_all(context, &Trigger::Related);
             }
         }

@@ -666,8 +666,8 @@ fn sample(context: &Context) -> Vec<NamespacedName> {
 fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<String> {
     let (before, after) = (live.description(), candidate.description());
     let makes = after.makes.iter();
-    let makes =
-        makes.filter(|kind: &&Kind| !config.children.contains_key(kind) && !before.makes.contains(kind));
+    let makes = makes
+        .filter(|kind: &&Kind| !config.rules.children.contains_key(kind) && !before.makes.contains(kind));
     let reads = after.reads.iter();
     let reads = reads.filter(|kind: &&Kind| !config.reads.contains(kind) && !before.reads.contains(kind));
     let makes = makes.map(|kind| format!("to create objects of the kind {kind}"));

@@ -204,11 +204,12 @@ async fn until_changed(
 ) {
     let kinds = || {
         std::iter::once(&config.parent)
-            .chain(config.children.keys())
+            .chain(config.rules.children.keys())
             .chain(&config.reads)
     };
     let changes = || shared.kinds.changes(kinds());
     let is_incomplete = config
+        .rules
         .children
         .keys()
         .chain(&config.reads)
@@ -306,7 +307,7 @@ fn context(
             .is_none_or(|resource| resource.namespaced);
         (kind.clone(), watches(kind, namespaced && !anywhere, true))
     };
-    let anywhere = config.other_names().is_none();
+    let anywhere = config.rules.other_names().is_none();
     // A parent in a namespace has no children in others.
     let children_anywhere = anywhere && !resolved.parent.namespaced;
     let observer = Observer::new(config, &shared.instruments);
@@ -326,6 +327,7 @@ fn context(
     let caches = Caches {
         parents: watches(&config.parent, resolved.parent.namespaced, false),
         children: config
+            .rules
             .children
             .keys()
             .map(|kind| others(kind, children_anywhere))

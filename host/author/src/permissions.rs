@@ -32,8 +32,9 @@ pub mod resources;
 use std::collections::BTreeSet;
 
 use operator_host_config::leadership::{LeadershipConfig, LeadershipMode};
-use operator_host_config::{Config, ControllerConfig, DefinitionsMode, Removal, ServiceAccount};
+use operator_host_config::{Config, ControllerConfig, DefinitionsMode, ServiceAccount};
 use operator_host_contract::{Description, Kind};
+use operator_host_core::child_rules::Removal;
 use operator_host_core::object::secret::is_secret_kind;
 use operator_host_desired::provenance::KEY_SECRET;
 
@@ -145,7 +146,7 @@ pub fn rights(
         let others = config
             .controllers
             .iter()
-            .filter_map(ControllerConfig::other_names);
+            .filter_map(|controller| controller.rules.other_names());
         for name in config.namespaces.iter().chain(others.flatten()) {
             rights.grant_named(&[Scope::Cluster], namespaces, name, &["get"]);
         }
@@ -176,7 +177,7 @@ fn makes_secrets(config: &Config, descriptions: &[Description]) -> bool {
     let secret = secret();
     let mut all = config.controllers.iter().zip(descriptions);
     all.any(|(controller, description)| {
-        controller.children.contains_key(&secret) && description.makes.contains(&secret)
+        controller.rules.children.contains_key(&secret) && description.makes.contains(&secret)
     })
 }
 
@@ -305,7 +306,7 @@ impl Controller<'_> {
             rights.grant(&own, parent.name(), &["patch"]);
             self.grant_release(rights, parent);
         }
-        if self.controller.children.keys().any(is_secret_kind) {
+        if self.controller.rules.children.keys().any(is_secret_kind) {
             rights.grant(&own, parent.name(), &["patch"]);
         }
         let events = match parent.namespaced {
@@ -318,7 +319,7 @@ impl Controller<'_> {
             let scopes = [Scope::Namespace(account.namespace.clone())];
             rights.grant_named(&scopes, ("", "serviceaccounts"), &account.name, &["impersonate"]);
         }
-        for (kind, removal) in &self.controller.children {
+        for (kind, removal) in &self.controller.rules.children {
             self.grant_child(rights, parent, kind, *removal)?;
         }
         for kind in &self.controller.reads {
@@ -384,7 +385,9 @@ impl Controller<'_> {
         // The host watches every kind that the configuration lists, to know what exists before it writes.
         let watched = match parent.namespaced {
             // It has no children in other namespaces, however many there are.
-            true if self.controller.other_names().is_none() => self.in_namespaces(child, &BTreeSet::new()),
+            true if self.controller.rules.other_names().is_none() => {
+                self.in_namespaces(child, &BTreeSet::new())
+            }
             _ => self.watched(child),
         };
         rights.grant(&watched, child.name(), &READ);
@@ -409,13 +412,13 @@ impl Controller<'_> {
         warn_of(rights, &format!("{name}: the plugin creates"), kind, &who);
         let written = match parent.namespaced {
             true => self.own_scopes(parent),
-            false => match self.controller.other_names().filter(|_| child.namespaced) {
+            false => match self.controller.rules.other_names().filter(|_| child.namespaced) {
                 Some(names) => namespaces(names),
                 None => vec![Scope::Cluster],
             },
         };
         if written == [Scope::Cluster] && !parent.namespaced && child.namespaced {
-            let why = match self.controller.makes_namespaces() {
+            let why = match self.controller.rules.makes_namespaces() {
                 true => {
                     "the plugin makes namespaces, and a Role cannot be applied before its namespace exists"
                 }
@@ -427,7 +430,7 @@ impl Controller<'_> {
         }
         let who = self.controller.service_account.as_ref();
         rights.grant_to(who, &written, child.name(), None, &["create", "patch"]);
-        let generated = *kind == secret() && self.controller.generated == Removal::Delete;
+        let generated = *kind == secret() && self.controller.rules.generated == Removal::Delete;
         if removal == Removal::Delete || generated {
             rights.grant_to(who, &written, child.name(), None, &["delete"]);
             // Such a child has an owner reference with `blockOwnerDeletion`.
@@ -448,7 +451,7 @@ impl Controller<'_> {
 
     /// Returns where children and reads are watched.
     fn watched(&self, resource: &Resource) -> Vec<Scope> {
-        match self.controller.other_names() {
+        match self.controller.rules.other_names() {
             Some(others) => self.in_namespaces(resource, others),
             None => vec![Scope::Cluster],
         }

@@ -78,7 +78,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .collect();
     let named = config.controllers.iter().flat_map(|controller| {
         std::iter::once(&controller.parent)
-            .chain(controller.children.keys())
+            .chain(controller.rules.children.keys())
             .chain(&controller.reads)
     });
     let resources = resources(named, descriptions.iter(), &args.crd).await?;

@@ -311,7 +311,7 @@ impl Discovery {
         let status = self.status_fields(&config.parent, &parent).await?;
         let (mut others, mut not_served, mut unanswered) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        for kind in config.children.keys().chain(&config.reads) {
+        for kind in config.rules.children.keys().chain(&config.reads) {
             match self.resolve_since(kind, since).await {
                 Ok(resource) => {
                     others.insert(kind.clone(), resource);

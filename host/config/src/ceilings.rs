@@ -14,10 +14,11 @@ use serde::{Deserialize, Deserializer};
 
 use super::limits::{Concurrency, RawLimits, RawWrites};
 use super::values::{Positive, size};
-use super::{Allow, ControllerConfig, DEFAULT_CONCURRENCY, DEFAULT_WRITES, DefinitionsMode, WritesConfig};
+use super::{ControllerConfig, DEFAULT_CONCURRENCY, DEFAULT_WRITES, DefinitionsMode, WritesConfig};
 use crate::location::Location;
-use crate::namespaces::NamespacePatterns;
 use operator_host_contract::Kind;
+use operator_host_core::child_rules::Allow;
+use operator_host_core::namespaces::NamespacePatterns;
 use operator_host_runtime::Limits;
 
 /// The shortest interval of reconciles without a change, and the shortest delay before a retry.
@@ -226,6 +227,7 @@ impl Ceilings {
             return Err(beyond(&format!("the kind {}", controller.parent), "parents"));
         }
         if let Some(kind) = controller
+            .rules
             .children
             .keys()
             .find(|kind| !self.children.contains(kind))
@@ -236,7 +238,7 @@ impl Ceilings {
             return Err(beyond(&format!("reading {kind}"), "reads"));
         }
         // A pattern that a ceiling matches as text stands only for names that the ceiling matches.
-        let mut patterns = controller.other_namespaces.iter();
+        let mut patterns = controller.rules.other_namespaces.iter();
         if let Some(pattern) = patterns.find(|pattern| !self.other_namespaces.contains(pattern)) {
             return Err(beyond(&format!("the namespace {pattern:?}"), "otherNamespaces"));
         }
@@ -271,10 +273,10 @@ impl Ceilings {
             }
             Some(_) | None => {}
         }
-        if controller.adopt && !self.adopt {
+        if controller.rules.adopt && !self.adopt {
             return Err(beyond("`adopt`", "adopt"));
         }
-        if let Some(allow) = controller.allow.difference(&self.allow).next() {
+        if let Some(allow) = controller.rules.allow.difference(&self.allow).next() {
             return Err(beyond(&format!("`allow` with {allow:?}"), "allow"));
         }
         if !self.definitions.contains(&controller.definitions) {

@@ -10,17 +10,18 @@ pub mod leadership;
 mod limits;
 pub mod location;
 pub mod memory_limit;
-pub mod namespaces;
 pub mod object;
 mod proving;
 mod raw;
 pub mod reference;
 pub mod registry;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod trust;
 mod values;
 pub mod webhook;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,6 @@ use thiserror::Error;
 
 use self::ceilings::Ceilings;
 use self::leadership::LeadershipConfig;
-use self::namespaces::NamespacePatterns;
 use self::registry::RegistryConfig;
 use self::trust::Keys;
 use self::webhook::WebhookConfig;
@@ -39,7 +39,8 @@ use crate::location::Location;
 use crate::trust::Trust;
 use operator_host_contract::{Description, Kind};
 use operator_host_core::backoff::BackoffConfig;
-use operator_host_core::object::{FIELD_MANAGER_PREFIX, is_namespace};
+use operator_host_core::child_rules::{ChildRules, Scope};
+use operator_host_core::object::FIELD_MANAGER_PREFIX;
 use operator_host_runtime::Limits;
 
 pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode, StageConfig, StageObjects};
@@ -88,16 +89,10 @@ pub struct ControllerConfig {
     pub parent: Kind,
     /// Where the plugin comes from.
     pub plugin: Location,
-    /// The kinds that the plugin may make, each with what happens to a child that is no longer wanted.
-    pub children: BTreeMap<Kind, Removal>,
-    /// What happens to Secrets whose values the host generated: retained unless Secrets are set to `delete`.
-    pub generated: Removal,
+    /// What it may do with children, and where.
+    pub rules: ChildRules,
     /// The other kinds that the plugin may read.
     pub reads: BTreeSet<Kind>,
-    /// The namespaces other than the parent's in which children may be made and objects read.
-    pub other_namespaces: NamespacePatterns,
-    /// Whether to adopt an existing child that has no owner.
-    pub adopt: bool,
     /// How many objects are reconciled at the same time, at least 1.
     pub concurrency: usize,
     /// How often every object is reconciled even if nothing changed.
@@ -116,8 +111,6 @@ pub struct ControllerConfig {
     pub proving: ProvingConfig,
     /// The ServiceAccount that the host impersonates to write children; `None`: the host's own account.
     pub service_account: Option<ServiceAccount>,
-    /// What the plugin may do beyond its default permissions.
-    pub allow: BTreeSet<Allow>,
     /// What the host does with the CustomResourceDefinition that the plugin contains.
     pub definitions: DefinitionsMode,
     /// The UID of the Controller in the cluster that it comes from, which also gives its orders; `None`: it is one of the file.
@@ -135,19 +128,6 @@ pub enum DefinitionsMode {
     Check,
     /// Do not compare it with the cluster's.
     Ignore,
-}
-
-/// Permissions that must be granted in the configuration: each can lead to more permissions, or to objects that cannot
-/// be deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Allow {
-    /// Children with `metadata.finalizers`.
-    Finalizers,
-    /// Secrets that Kubernetes fills with the token of a ServiceAccount.
-    ServiceAccountTokens,
-    /// Parents in the host's own namespace.
-    HostNamespace,
 }
 
 /// The ServiceAccount that the host impersonates for a controller's children.
@@ -183,7 +163,7 @@ impl ControllerConfig {
     /// Returns the finalizer that the controller sets on its parents.
     #[must_use]
     pub fn finalizer(&self) -> String {
-        format!("{FINALIZERS}{}", self.name)
+        finalizer(&self.name)
     }
 
     /// Reports whether a finalizer is the controller's.
@@ -216,23 +196,20 @@ impl ControllerConfig {
         }
     }
 
-    /// Reports whether the plugin may make namespaces. A cluster-scoped parent may have children in those that it has made.
+    /// Returns for which parents, and by which rules, the controller makes children.
     #[must_use]
-    pub fn makes_namespaces(&self) -> bool {
-        self.children.keys().any(is_namespace)
-    }
-
-    /// Returns the namespaces besides the parents' own in which children may be and objects may be read; `None` when only the
-    /// cluster knows them.
-    #[must_use]
-    pub fn other_names(&self) -> Option<&BTreeSet<String>> {
-        self.other_namespaces.names().filter(|_| !self.makes_namespaces())
+    pub fn scope(&self) -> Scope<'_> {
+        Scope {
+            controller: &self.name,
+            parent: &self.parent,
+            rules: &self.rules,
+        }
     }
 
     /// Warns about entries that allow more than an administrator may expect.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let every = self.other_namespaces.has_every().then(|| {
+        let every = self.rules.other_namespaces.has_every().then(|| {
             format!(
                 "{}: `otherNamespaces` has the pattern `*`, which includes kube-system and the host's own namespace",
                 self.name
@@ -246,7 +223,7 @@ impl ControllerConfig {
     pub fn disallows(&self, description: &Description) -> Vec<String> {
         let makes = description.makes.iter();
         let makes = makes
-            .filter(|kind| !self.children.contains_key(kind))
+            .filter(|kind| !self.rules.children.contains_key(kind))
             .map(|kind| {
                 format!("the plugin creates {kind}, which is not in `children`: such a child is refused, and one that exists stays as it is")
             });
@@ -261,24 +238,10 @@ impl ControllerConfig {
 /// What the finalizers of all controllers begin with.
 const FINALIZERS: &str = "operator-host.dev/";
 
-/// What happens to a child that is no longer wanted, and to all children when the parent is deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Removal {
-    /// The child is deleted. The default, except for PersistentVolumeClaims and generated Secrets.
-    Delete,
-    /// The child stays without an owner, and is owned again once it is wanted again.
-    Retain,
-}
-
-impl Removal {
-    fn default_for(kind: &Kind) -> Self {
-        if kind.api_version == "v1" && kind.kind == "PersistentVolumeClaim" {
-            Self::Retain
-        } else {
-            Self::Delete
-        }
-    }
+/// Returns the finalizer that the controller of this name sets on its parents.
+#[must_use]
+pub fn finalizer(controller: &str) -> String {
+    format!("{FINALIZERS}{controller}")
 }
 
 /// The limits of a controller's writes. Events are not counted: they have a limit of their own.

@@ -19,12 +19,13 @@ use super::registry::{RawPlugin, RawRegistry};
 use super::values::{Label, Text, Value, invalid};
 use super::webhook::WebhookConfig;
 use super::{
-    Allow, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_RESYNC,
-    DefinitionsMode, Places, Removal, ServiceAccount,
+    Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_RESYNC,
+    DefinitionsMode, Places, ServiceAccount,
 };
 use crate::trust::Trust;
 use operator_host_contract::Kind;
 use operator_host_core::backoff::BackoffConfig;
+use operator_host_core::child_rules::{Allow, ChildRules, Removal};
 use operator_host_core::crd::known::BuiltIn;
 use operator_host_core::digest::Digest;
 use operator_host_core::object::{is_built_in, secret};
@@ -330,11 +331,14 @@ impl RawController {
             name: self.name.0.0,
             parent,
             plugin: self.plugin.location(places),
-            children,
+            rules: ChildRules {
+                children,
+                generated,
+                other_namespaces: self.other_namespaces.into_iter().map(|it| it.0.0).collect(),
+                adopt: self.adopt,
+                allow: self.allow,
+            },
             reads: self.reads.into_iter().map(|kind| kind.0).collect(),
-            generated,
-            other_namespaces: self.other_namespaces.into_iter().map(|it| it.0.0).collect(),
-            adopt: self.adopt,
             concurrency: self.concurrency.map_or(DEFAULT_CONCURRENCY, |it| it.0),
             resync: self.resync.map_or(DEFAULT_RESYNC, |it| it.0),
             backoff: BackoffConfig { initial, max },
@@ -347,7 +351,6 @@ impl RawController {
             },
             service_account: self.service_account.map(|it| it.0),
             proving: self.proving.into(),
-            allow: self.allow,
             definitions: self.definitions.unwrap_or(definitions),
             uid: None,
         })

@@ -1,4 +1,5 @@
 use super::*;
+use operator_host_core::child_rules::Removal;
 
 const GOOD: &str = "\
 controllers:
@@ -59,6 +60,7 @@ fn the_file_sets_the_memory_of_a_call_and_the_rate_of_writes() {
 fn claims_are_retained_and_other_kinds_deleted_unless_configured_otherwise() {
     let removals = |text: &str| -> Vec<Removal> {
         parse(text).unwrap().controllers[0]
+            .rules
             .children
             .values()
             .copied()

@@ -2,6 +2,7 @@
 //! and time. It has neither a client nor a runtime.
 
 pub mod backoff;
+pub mod child_rules;
 pub mod clock;
 pub mod crd;
 pub mod digest;
@@ -9,6 +10,7 @@ pub mod field_path;
 pub mod files;
 pub mod json_text;
 pub mod managed_fields;
+pub mod namespaces;
 pub mod object;
 pub mod sync;
 pub mod text;

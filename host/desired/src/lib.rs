@@ -15,5 +15,3 @@ pub mod names;
 pub mod order;
 pub mod readiness;
 pub mod selectors;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;

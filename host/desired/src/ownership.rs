@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 
 use super::provenance::SecretProof;
-use operator_host_config::{ControllerConfig, Removal};
+use operator_host_core::child_rules::{Removal, Scope};
 use operator_host_core::object::{
     ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_namespace, is_reference_to,
     maker,
@@ -18,28 +18,24 @@ use operator_host_core::object::{
 /// reach are ignored. Of a parent that makes namespaces, only its children tell which it has made: see
 /// [`leave_out_others`].
 #[must_use]
-pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&str>) -> bool {
+pub fn reaches(scope: Scope<'_>, parent: Option<&str>, child: Option<&str>) -> bool {
     match (parent, child) {
         (Some(parent), child) => child == Some(parent),
-        (None, Some(child)) => config.other_namespaces.contains(child) || config.makes_namespaces(),
+        (None, Some(child)) => scope.rules.other_namespaces.contains(child) || scope.rules.makes_namespaces(),
         (None, None) => true,
     }
 }
 
 /// Leaves out what is in a namespace that is neither configured nor one of the parent's children.
-pub fn leave_out_others(
-    config: &ControllerConfig,
-    parent: &DynamicObject,
-    children: &mut Vec<Arc<DynamicObject>>,
-) {
-    if parent.metadata.namespace.is_some() || !config.makes_namespaces() {
+pub fn leave_out_others(scope: Scope<'_>, parent: &DynamicObject, children: &mut Vec<Arc<DynamicObject>>) {
+    if parent.metadata.namespace.is_some() || !scope.rules.makes_namespaces() {
         return;
     }
     let made = children.iter().map(|child| ChildRef::of(child));
     let made = made.filter(|child| is_namespace(&child.kind));
     let made: HashSet<String> = made.map(|child| child.name.name).collect();
     let is_reached =
-        |namespace: &String| config.other_namespaces.contains(namespace) || made.contains(namespace);
+        |namespace: &String| scope.rules.other_namespaces.contains(namespace) || made.contains(namespace);
     children.retain(|child| child.metadata.namespace.as_ref().is_none_or(is_reached));
 }
 
@@ -47,17 +43,17 @@ pub fn leave_out_others(
 /// the parent may have children there. A label or an annotation alone proves nothing: people and templates copy them. The
 /// reference alone does not, either: another controller may make objects for the same parent, as that of Deployments does.
 #[must_use]
-pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+pub fn owns(scope: Scope<'_>, parent: &DynamicObject, object: &DynamicObject) -> bool {
     parent.metadata.uid.is_some()
         && controller_of(object).map(|owner| &owner.uid) == parent.metadata.uid.as_ref()
-        && is_ours(config, object)
-        && is_within_reach(config, parent, object)
+        && is_ours(scope, object)
+        && is_within_reach(scope, parent, object)
 }
 
 /// Reports whether the controller made an object, as [`maker`] says.
 #[must_use]
-pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
-    maker(object) == Some(config.name.as_str())
+pub fn is_ours(scope: Scope<'_>, object: &DynamicObject) -> bool {
+    maker(object) == Some(scope.controller)
 }
 
 /// Reports whether an object is a retained child: its kind is retained, it has no controller, its label and
@@ -65,30 +61,30 @@ pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
 /// never to delete it.
 #[must_use]
 pub fn retains(
-    config: &ControllerConfig,
+    scope: Scope<'_>,
     proof: SecretProof<'_>,
     parent: &DynamicObject,
     object: &DynamicObject,
 ) -> bool {
-    let generated = proof.holds(&config.parent, parent, object);
-    removal(config, generated, object) == Some(Removal::Retain)
+    let generated = proof.holds(scope.parent, parent, object);
+    removal(scope, generated, object) == Some(Removal::Retain)
         && controller_of(object).is_none()
-        && is_ours(config, object)
+        && is_ours(scope, object)
         && annotation(object, PARENT_ANNOTATION) == Some(&NamespacedName::of(parent).to_string())
-        && is_within_reach(config, parent, object)
+        && is_within_reach(scope, parent, object)
 }
 
 /// Returns how the configuration treats an object that is no longer wanted; `None` if the controller does not
 /// create its kind. `generated` is whether it is proved that the host generated it.
 #[must_use]
-pub fn removal(config: &ControllerConfig, generated: bool, object: &DynamicObject) -> Option<Removal> {
-    let removal = *config.children.get(&ChildRef::of(object).kind)?;
-    Some(if generated { config.generated } else { removal })
+pub fn removal(scope: Scope<'_>, generated: bool, object: &DynamicObject) -> Option<Removal> {
+    let removal = *scope.rules.children.get(&ChildRef::of(object).kind)?;
+    Some(if generated { scope.rules.generated } else { removal })
 }
 
-fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+fn is_within_reach(scope: Scope<'_>, parent: &DynamicObject, object: &DynamicObject) -> bool {
     reaches(
-        config,
+        scope,
         parent.metadata.namespace.as_deref(),
         object.metadata.namespace.as_deref(),
     )
@@ -97,27 +93,23 @@ fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &D
 /// Returns the parent of a child if it belongs to this controller and may have children in the child's namespace.
 /// `namespaced` is true if the parents are namespaced.
 #[must_use]
-pub fn parent_of(
-    config: &ControllerConfig,
-    namespaced: bool,
-    child: &DynamicObject,
-) -> Option<NamespacedName> {
+pub fn parent_of(scope: Scope<'_>, namespaced: bool, child: &DynamicObject) -> Option<NamespacedName> {
     let namespace = child.metadata.namespace.as_deref();
     if let Some(owner) = controller_of(child) {
-        return parent_by_owner(config, namespaced, owner, namespace);
+        return parent_by_owner(scope, namespaced, owner, namespace);
     }
-    if !is_ours(config, child) {
+    if !is_ours(scope, child) {
         return None;
     }
     let parent = NamespacedName::parse(annotation(child, PARENT_ANNOTATION)?);
-    is_possible(config, namespaced, &parent, namespace).then_some(parent)
+    is_possible(scope, namespaced, &parent, namespace).then_some(parent)
 }
 
 /// Returns the parent that an owner reference of an object in `namespace` refers to, if this controller reconciles its
 /// kind and it may have children there.
 #[must_use]
 pub fn parent_by_owner(
-    config: &ControllerConfig,
+    scope: Scope<'_>,
     namespaced: bool,
     owner: &OwnerReference,
     namespace: Option<&str>,
@@ -128,17 +120,12 @@ pub fn parent_by_owner(
         name: owner.name.clone(),
     };
     let is_parent =
-        is_reference_to(&config.parent, owner) && is_possible(config, namespaced, &parent, namespace);
+        is_reference_to(scope.parent, owner) && is_possible(scope, namespaced, &parent, namespace);
     is_parent.then_some(parent)
 }
 
-fn is_possible(
-    config: &ControllerConfig,
-    namespaced: bool,
-    parent: &NamespacedName,
-    child: Option<&str>,
-) -> bool {
-    parent.namespace.is_some() == namespaced && reaches(config, parent.namespace.as_deref(), child)
+fn is_possible(scope: Scope<'_>, namespaced: bool, parent: &NamespacedName, child: Option<&str>) -> bool {
+    parent.namespace.is_some() == namespaced && reaches(scope, parent.namespace.as_deref(), child)
 }
 
 #[cfg(test)]

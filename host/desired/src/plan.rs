@@ -23,8 +23,8 @@ use super::ownership::retains;
 pub use super::planned::{Desired, DesiredSecret, Plan};
 use super::provenance::{ACCEPT_ANNOTATION, PROOF_ANNOTATION, SecretProof, is_accepted};
 pub use super::refusal::{Cause, Refusal};
-use operator_host_config::{Allow, ControllerConfig, Removal};
 use operator_host_contract::{GeneratedSecret, Kind, Response};
+use operator_host_core::child_rules::{Allow, ChildRules, Removal, Scope};
 use operator_host_core::object::{
     APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATED_LABEL, Identity,
     LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
@@ -36,8 +36,8 @@ use operator_host_core::text::shorten;
 
 /// The input of a plan, in addition to the plugin's answer.
 pub struct Policy<'a> {
-    /// The controller's configuration.
-    pub config: &'a ControllerConfig,
+    /// Whose children are planned, and by which rules.
+    pub scope: Scope<'a>,
     /// The custom resource, with its type.
     pub parent: &'a DynamicObject,
     /// The digest of the plugin version that answered.
@@ -93,10 +93,14 @@ fn plan_without(
         let defined = || defined.get(&(kind.group(), kind.kind.as_str()));
         (policy.namespaced)(kind).or_else(|why| defined().copied().ok_or(why))
     };
-    let config = with_made(policy, answer);
+    let rules = with_made(policy, answer);
+    let scope = Scope {
+        rules: &rules,
+        ..policy.scope
+    };
     let policy = &Policy {
         namespaced: &namespaced,
-        config: &config,
+        scope,
         ..*policy
     };
     let mut plan = Plan::default();
@@ -163,21 +167,21 @@ fn defined_in(children: &[Value]) -> HashMap<(&str, &str), bool> {
     defined.collect()
 }
 
-/// Returns the configuration with the namespaces that a cluster-scoped parent makes: it may have children in them.
-fn with_made<'a>(policy: &Policy<'a>, answer: &Response) -> Cow<'a, ControllerConfig> {
-    if policy.parent.namespace().is_some() || !policy.config.makes_namespaces() {
-        return Cow::Borrowed(policy.config);
+/// Returns the rules with the namespaces that a cluster-scoped parent makes: it may have children in them.
+fn with_made<'a>(policy: &Policy<'a>, answer: &Response) -> Cow<'a, ChildRules> {
+    if policy.parent.namespace().is_some() || !policy.scope.rules.makes_namespaces() {
+        return Cow::Borrowed(policy.scope.rules);
     }
     let children = answer.children.iter();
     let made = children.filter(|child| child["apiVersion"] == "v1" && child["kind"] == "Namespace");
     let made = made.filter_map(|child| child["metadata"]["name"].as_str());
     let kept = answer.keep.iter();
     let kept = kept.filter(|kept| kept.api_version == "v1" && kept.kind == "Namespace");
-    let mut config = policy.config.clone();
-    config
+    let mut rules = policy.scope.rules.clone();
+    rules
         .other_namespaces
         .extend(made.chain(kept.map(|kept| &*kept.name)).map(str::to_owned));
-    Cow::Owned(config)
+    Cow::Owned(rules)
 }
 
 /// Returns what to leave out of an answer when existing objects are in the way. `None` when something else is refused.
@@ -186,11 +190,12 @@ fn with_made<'a>(policy: &Policy<'a>, answer: &Response) -> Cow<'a, ControllerCo
 /// there must not stop the children in other namespaces. For a namespaced parent, these are the generated Secrets that
 /// are refused, and the children that come after them.
 fn obstructed(policy: &Policy<'_>, answer: &Response, refusals: &[Refusal]) -> Option<HashSet<Identity>> {
-    let config = with_made(policy, answer);
-    let made = &Policy {
-        config: &config,
-        ..*policy
+    let rules = with_made(policy, answer);
+    let scope = Scope {
+        rules: &rules,
+        ..policy.scope
     };
+    let made = &Policy { scope, ..*policy };
     let keys = answer.children.iter().enumerate();
     let keys: Option<Vec<_>> = keys.map(|(index, child)| made.key(index, child).ok()).collect();
     let keys = keys?;
@@ -248,7 +253,7 @@ fn rank(kind: &Kind) -> u8 {
 impl Policy<'_> {
     fn child(&self, key: ChildRef, child: &Value, generate: &[GeneratedSecret]) -> Result<Desired, Refusal> {
         let refused = |problem: &str| Refusal::new(key.to_string(), format!(": {problem}"));
-        let Some(mut removal) = self.config.children.get(&key.kind) else {
+        let Some(mut removal) = self.scope.rules.children.get(&key.kind) else {
             return Err(self.kind_not_allowed(key.to_string(), &key.kind));
         };
         match generate.iter().find(|secret| self.is_rest_of(&key, secret)) {
@@ -257,15 +262,15 @@ impl Policy<'_> {
                 if let Some(problem) = rest_problem(child, secret) {
                     return Err(bad_secret(&key, &problem));
                 }
-                removal = &self.config.generated;
+                removal = &self.scope.rules.generated;
             }
             None => {
                 self.check_existing(&key)?;
                 // What the host generated is retained as such, also when the plugin no longer asks for the values.
                 let is_generated =
-                    |secret: Arc<DynamicObject>| self.proof.holds(&self.config.parent, self.parent, &secret);
+                    |secret: Arc<DynamicObject>| self.proof.holds(self.scope.parent, self.parent, &secret);
                 if secret::is_secret_kind(&key.kind) && (self.existing)(&key).is_some_and(is_generated) {
-                    removal = &self.config.generated;
+                    removal = &self.scope.rules.generated;
                 }
             }
         }
@@ -288,8 +293,8 @@ impl Policy<'_> {
                     "only the host sets `metadata.ownerReferences`; leave it out",
                 ));
             }
-            let given = |allow, is_given: bool| is_given && !self.config.allow.contains(&allow);
-            let controller = &self.config.name;
+            let given = |allow, is_given: bool| is_given && !self.scope.rules.allow.contains(&allow);
+            let controller = self.scope.controller;
             let finalizers = metadata.get("finalizers");
             let has_finalizers =
                 finalizers.is_some_and(|finalizers| !finalizers.is_null() && *finalizers != json!([]));
@@ -373,7 +378,7 @@ impl Policy<'_> {
             kind: secret_kind(),
             name,
         };
-        if !self.config.children.contains_key(&key.kind) {
+        if !self.scope.rules.children.contains_key(&key.kind) {
             return Err(self.kind_not_allowed(key.name.to_string(), &key.kind));
         }
         if key.name.namespace.is_none() {
@@ -422,7 +427,7 @@ impl Policy<'_> {
             .map_err(|refusal| refusal.about(&key))?;
         let mut metadata = Map::new();
         metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
-        self.complete(&mut metadata, &key, self.config.generated);
+        self.complete(&mut metadata, &key, self.scope.rules.generated);
         self.mark(&mut metadata["annotations"]);
         metadata.insert("name".into(), secret.name.clone().into());
         // The type of an existing Secret cannot change.
@@ -447,9 +452,8 @@ impl Policy<'_> {
             let problem = "it exists and the host did not generate it; delete or rename it, or let the plugin use it as it is";
             return Err(bad_secret(key, problem));
         }
-        let kind = kind_for_kubectl(self.config.parent.group(), &self.config.parent.kind);
-        if !self.proof.holds(&self.config.parent, self.parent, existing)
-            && !is_accepted(self.parent, existing)
+        let kind = kind_for_kubectl(self.scope.parent.group(), &self.scope.parent.kind);
+        if !self.proof.holds(self.scope.parent, self.parent, existing) && !is_accepted(self.parent, existing)
         {
             let problem = format!(
                 "it carries the label of a Secret that the host generated for this parent, but no proof of it: a host with \
@@ -527,7 +531,7 @@ impl Policy<'_> {
             let shown = kind_in_words(kind.group(), &kind.kind);
             format!("{} {name}", shorten(&shown, SHOWN))
         };
-        if !self.config.children.contains_key(kind) {
+        if !self.scope.rules.children.contains_key(kind) {
             return Err(self.kind_not_allowed(which(), kind));
         }
         let refused = |problem: String| Refusal::new(which(), format!(": {problem}"));
@@ -552,7 +556,9 @@ impl Policy<'_> {
             (None, None) => Err(refused(
                 "the kind is namespaced and its parent is not; the plugin must name a namespace".to_owned(),
             )),
-            (None, Some(given)) if self.config.other_namespaces.contains(given) => Ok(Some(given.to_owned())),
+            (None, Some(given)) if self.scope.rules.other_namespaces.contains(given) => {
+                Ok(Some(given.to_owned()))
+            }
             (None, Some(given)) => {
                 let advice =
                     "list it under `otherNamespaces` in the configuration, or let the plugin make it";
@@ -592,7 +598,7 @@ impl Policy<'_> {
             if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
                 return Ok(());
             }
-            let parent = &self.config.parent;
+            let parent = self.scope.parent;
             if is_reference_to(parent, owner) && owner.name == self.parent.name_any() {
                 let problem = format!(
                     " belongs to an earlier {} {}, which was deleted; it is recreated once the garbage collector has removed \
@@ -605,15 +611,15 @@ impl Policy<'_> {
             let kind = kind_in_words(group_of(&owner.api_version), &owner.kind);
             return owned_by(&format!("{kind} {}", owner.name));
         }
-        if retains(self.config, self.proof, self.parent, existing) {
+        if retains(self.scope, self.proof, self.parent, existing) {
             return Ok(());
         }
-        let controller = &self.config.name;
+        let controller = self.scope.controller;
         let marked = maker(existing);
         match annotation(existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
             // An object that another parent retains cannot be adopted.
             Some(owner) if *owner != *self.name() => owned_by(owner),
-            _ if self.config.adopt => Ok(()),
+            _ if self.scope.rules.adopt => Ok(()),
             Some(_) if marked == Some(controller) => obstacle(format!(
                 " has the label and annotation of a child, but no owner reference: it was created by someone else, or while \
                  its kind was retained; set `adopt: true` for the controller {controller:?}, or delete it if nobody needs it"
@@ -644,8 +650,8 @@ impl Policy<'_> {
         };
         if removal == Removal::Delete {
             let owner = json!([{
-                "apiVersion": self.config.parent.api_version,
-                "kind": self.config.parent.kind,
+                "apiVersion": self.scope.parent.api_version,
+                "kind": self.scope.parent.kind,
                 "name": self.parent.name_any(),
                 "uid": self.parent.metadata.uid,
                 "controller": true,
@@ -654,7 +660,7 @@ impl Policy<'_> {
             metadata.insert("ownerReferences".into(), owner);
         }
         for (field, key, value) in [
-            ("labels", CONTROLLER_LABEL, self.config.name.clone()),
+            ("labels", CONTROLLER_LABEL, self.scope.controller.to_owned()),
             ("annotations", PARENT_ANNOTATION, self.name()),
         ] {
             let map = metadata.entry(field).or_insert_with(|| json!({}));
@@ -675,7 +681,7 @@ impl Policy<'_> {
         let kind = Kind::new(shorten(&kind.api_version, SHOWN), shorten(&kind.kind, SHOWN));
         let problem = format!(
             ": the controller {:?} may not create objects of the kind {kind}; list it under its `children` in the configuration",
-            self.config.name
+            self.scope.controller
         );
         Refusal::new(which, problem).because(Cause::NotAllowed(kind))
     }

@@ -22,7 +22,7 @@ pub fn with_others<'a>(
 ) -> impl Iterator<Item = &'a String> {
     namespaces
         .iter()
-        .chain(config.other_names().into_iter().flatten())
+        .chain(config.rules.other_names().into_iter().flatten())
 }
 
 /// Switches to other namespaces. Parents in new namespaces are reconciled once the first lists there are complete.

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::*;
 use operator_host_cluster::cache::CachePolicy;
 use operator_host_cluster::cache::testing::{delete, put, watch_of};
+use operator_host_config::testing::config;
 use operator_host_core::object::{CONTROLLER_LABEL, PARENT_ANNOTATION};
-use operator_host_desired::testing::config;
 
 /// A state of a pod: the kind of its owner, whether that is its controller, its label, its parent annotation, and content.
 type State = (
@@ -92,7 +92,7 @@ proptest! {
             let (configs, concerned) = (Arc::clone(&configs), Arc::clone(&concerned));
             Arc::new(move |_, change| {
                 let is_concerned = |config: &&ControllerConfig| {
-                    change.both().any(|object| parent_of(config, true, object).is_some())
+                    change.both().any(|object| parent_of(config.scope(), true, object).is_some())
                 };
                 let names = configs.iter().filter(is_concerned).map(|config| config.name.clone());
                 concerned.lock().unwrap().extend(names);

@@ -365,7 +365,7 @@ fn keep_policy(config: &Config) -> KeepPolicy {
         for kind in std::iter::once(&controller.parent).chain(&controller.reads) {
             policy.entry(kind.clone()).or_default().all = true;
         }
-        for kind in controller.children.keys() {
+        for kind in controller.rules.children.keys() {
             let keep: &mut CachePolicy = policy.entry(kind.clone()).or_default();
             keep.owned_by.insert(controller.parent.clone());
         }

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use super::answer::{Answer, SecretValues};
 use super::off_the_serving_threads;
 use crate::definitions::installed;
-use operator_host_config::{DefinitionsMode, Removal};
+use operator_host_config::DefinitionsMode;
 use operator_host_contract::{Kind, Need, Request, Response};
+use operator_host_core::child_rules::Removal;
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::Schemas;
 use operator_host_core::object::{
@@ -74,13 +75,18 @@ impl Known {
             }
         };
         let mut definitions = Vec::new();
-        for kind in config.children.keys().filter(|kind| !is_built_in(kind.group())) {
+        for kind in config
+            .rules
+            .children
+            .keys()
+            .filter(|kind| !is_built_in(kind.group()))
+        {
             if let Some(resource) = context.cluster.served.others.get(kind) {
                 definitions.extend(read(&resource.definition_name()).await?);
             }
         }
         Ok(Self {
-            schemas: Schemas::of(config.children.keys(), &definitions),
+            schemas: Schemas::of(config.rules.children.keys(), &definitions),
             parent: config.parent.clone(),
             definition,
         })

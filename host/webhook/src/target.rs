@@ -234,7 +234,7 @@ mod tests {
                 .await
                 .unwrap()
         };
-        let config = Arc::new(operator_host_desired::testing::config());
+        let config = Arc::new(operator_host_config::testing::config());
         let (_before, before) = watch::channel(Live::Plugin(load("1.0.0").await));
         let (plugin, live) = watch::channel(Live::Loading);
         let none = || watch::channel(None).1;
@@ -272,7 +272,7 @@ mod tests {
         let live = Live::Plugin(load("1.0.0", &["v1", "v2"]).await);
         let (_live, live) = watch::channel(live);
         let (_next, next) = watch::channel(Some(load("2.0.0", &["v1", "v2", "v3"]).await));
-        let config = Arc::new(operator_host_desired::testing::config());
+        let config = Arc::new(operator_host_config::testing::config());
         let target = PluginTarget::new(&config, live, None, next, &Instruments::unread());
         for (from, to, expected) in [
             ("v1", "v2", "1.0.0"),

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use kube::core::DynamicObject;
-use operator_host_config::{Config, ControllerConfig, Removal};
+use operator_host_config::{Config, ControllerConfig};
 use operator_host_contract::{CommandOutput, Kind, Response};
+use operator_host_core::child_rules::Removal;
 use operator_host_core::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NotServed, PARENT_ANNOTATION, Provenance,
     object_name_problem,
@@ -30,7 +31,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let Some(response) = response(draw) else { return };
     let existing = |key: &ChildRef| existing(&config, &parent, cluster, key);
     let policy = Policy {
-        config: &config,
+        scope: config.scope(),
         parent: &parent,
         digest: DIGEST,
         plugin: "shop 1.0",
@@ -91,10 +92,13 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
     let mut seen = HashSet::new();
     for key in keys(plan) {
         assert!(seen.insert(key), "{key} is there twice");
-        assert!(config.children.contains_key(&key.kind), "{key} may not be made");
+        assert!(
+            config.rules.children.contains_key(&key.kind),
+            "{key} may not be made"
+        );
         match (&parent.metadata.namespace, &key.name.namespace) {
             (Some(own), namespace) => assert_eq!(namespace.as_ref(), Some(own), "{key}"),
-            (None, Some(namespace)) => assert!(config.other_namespaces.contains(namespace), "{key}"),
+            (None, Some(namespace)) => assert!(config.rules.other_namespaces.contains(namespace), "{key}"),
             (None, None) => assert_eq!(namespaced(&key.kind), Ok(false), "{key}"),
         }
         assert_eq!(object_name_problem(&key.name.name), None, "{key}");
@@ -105,7 +109,7 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
             parent,
             &desired.key,
             &desired.body,
-            config.children[&desired.key.kind],
+            config.rules.children[&desired.key.kind],
         );
         assert_eq!(
             desired.body["metadata"]["annotations"][APPLIED_ANNOTATION],
@@ -115,7 +119,7 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
         assert_eq!(Provenance::of(&child).map(|made| made.digest), Some(DIGEST));
     }
     for secret in &plan.secrets {
-        body(config, parent, &secret.key, &secret.body, config.generated);
+        body(config, parent, &secret.key, &secret.body, config.rules.generated);
         assert!(secret.body.get("data").is_none() && secret.body.get("stringData").is_none());
         for entry in &secret.secret.entries {
             assert!((8..=1024).contains(&entry.length), "{}", entry.length);
@@ -167,7 +171,7 @@ fn metadata_is_well_formed(metadata: &Value) -> bool {
 /// Checks that an existing object is written only when it is proved to be this parent's, or when adoption is on and
 /// nobody owns it.
 fn may_be_touched(config: &ControllerConfig, parent: &DynamicObject, live: &DynamicObject) {
-    if owns(config, parent, live) || retains(config, SecretProof::Key(None), parent, live) {
+    if owns(config.scope(), parent, live) || retains(config.scope(), SecretProof::Key(None), parent, live) {
         return;
     }
     let owner = live
@@ -179,7 +183,7 @@ fn may_be_touched(config: &ControllerConfig, parent: &DynamicObject, live: &Dyna
     match owner {
         // An owner reference to this parent alone, without the label, may have been written by a user.
         Some(owner) => assert_eq!(Some(&owner.uid), parent.metadata.uid.as_ref(), "{live:?}"),
-        None => assert!(config.adopt, "{live:?} is taken over"),
+        None => assert!(config.rules.adopt, "{live:?} is taken over"),
     }
 }
 

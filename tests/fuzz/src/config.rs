@@ -61,7 +61,7 @@ fn can_be_run(config: &Config) {
         assert!(controller.backoff.initial <= controller.backoff.max);
         let limits = &controller.limits;
         assert!(limits.memory > 0 && limits.response > 0 && !limits.deadline.is_zero());
-        for namespace in controller.other_namespaces.names().into_iter().flatten() {
+        for namespace in controller.rules.other_namespaces.names().into_iter().flatten() {
             assert!(is_dns_label(namespace), "{namespace:?}");
         }
         if let Some(account) = &controller.service_account {

@@ -2,7 +2,7 @@
 //! objects, and the same [`plan`] checks its answer.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,15 +11,12 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use operator_host_config::namespaces::NamespacePatterns;
-use operator_host_config::trust::Trust;
-use operator_host_config::{
-    Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
-    DEFAULT_WRITES, DefinitionsMode, Removal,
-};
+use operator_host_config::{ControllerConfig, finalizer};
 use operator_host_contract::{Description, Export, Kind, Request, Response};
+use operator_host_core::child_rules::{Allow, ChildRules, Removal, Scope};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::{BuiltIn, Schemas};
+use operator_host_core::namespaces::NamespacePatterns;
 use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, without_host_metadata};
 use operator_host_desired::conditions::{self, Reason, Verdict};
 use operator_host_desired::order::Order;
@@ -29,7 +26,7 @@ use operator_host_desired::readiness::{self, unready};
 use operator_host_desired::selectors::selects;
 use operator_host_engine::reconcile::evaluate::{EvaluateError, evaluate, evaluate_dry, export_for};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use operator_host_runtime::{Call, Limits, Plugin};
+use operator_host_runtime::{Call, Plugin};
 
 /// Why a reconcile produced no rendering.
 #[derive(Debug, Error)]
@@ -62,8 +59,11 @@ pub struct Scene {
 /// What a plugin may do.
 #[derive(Clone, Debug)]
 pub struct Allowed {
-    controller: Arc<ControllerConfig>,
-    is_configured: bool,
+    name: String,
+    parent: Kind,
+    rules: ChildRules,
+    /// The controller of a configuration; `None`: what the plugin's description lists is allowed.
+    controller: Option<Arc<ControllerConfig>>,
 }
 
 impl Allowed {
@@ -71,17 +71,37 @@ impl Allowed {
     #[must_use]
     pub fn by(controller: ControllerConfig) -> Self {
         Self {
-            controller: Arc::new(controller),
-            is_configured: true,
+            name: controller.name.clone(),
+            parent: controller.parent.clone(),
+            rules: controller.rules.clone(),
+            controller: Some(Arc::new(controller)),
         }
     }
 
     /// Returns what is allowed without a configuration: everything that the plugin's description lists, in any namespace.
     #[must_use]
     pub fn all_of(description: &Description) -> Self {
+        let children = description.makes.iter().cloned();
         Self {
-            controller: Arc::new(controller(description)),
-            is_configured: false,
+            name: description.name.clone(),
+            parent: description.parent.clone(),
+            rules: ChildRules {
+                children: children.map(|kind| (kind, Removal::Delete)).collect(),
+                generated: Removal::Retain,
+                other_namespaces: NamespacePatterns::every(),
+                adopt: false,
+                // The configuration decides this; an author should see what the plugin makes.
+                allow: BTreeSet::from([Allow::Finalizers, Allow::ServiceAccountTokens]),
+            },
+            controller: None,
+        }
+    }
+
+    fn scope(&self) -> Scope<'_> {
+        Scope {
+            controller: &self.name,
+            parent: &self.parent,
+            rules: &self.rules,
         }
     }
 }
@@ -164,7 +184,7 @@ pub fn own(
         owner.controller = Some(true);
         child.metadata.owner_references = Some(vec![owner.clone()]);
         let labels = child.metadata.labels.get_or_insert_default();
-        labels.insert(CONTROLLER_LABEL.into(), allowed.controller.name.clone());
+        labels.insert(CONTROLLER_LABEL.into(), allowed.name.clone());
         operator_host_core::object::slim(&mut child);
         children.push(child);
     }
@@ -182,14 +202,14 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     let (response, _) = evaluate_dry(plugin, &scene.request(), &files, Vec::new()).await?;
     let is_cleanup = export_for(plugin, &scene.parent) == Export::Cleanup;
     let cleaned_up = is_cleanup.then_some(response.done);
-    let config = &*scene.allowed.controller;
+    let allowed = &scene.allowed;
     let parent = &*scene.parent;
     let existing = |key: &ChildRef| {
         let mut children = scene.children.iter();
         children.find(|child| ChildRef::of(child) == *key).cloned()
     };
     let policy = Policy {
-        config,
+        scope: allowed.scope(),
         parent,
         digest: &plugin.digest().to_string(),
         plugin: &plugin.description().name_and_version(),
@@ -199,13 +219,13 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         proof: SecretProof::Label,
     };
     let plan = plan(&policy, &response).map_err(|refusals| {
-        let is_configured = scene.allowed.is_configured;
+        let is_configured = allowed.controller.is_some();
         RenderError::Refused(refusals.iter().map(|it| refusal(it, is_configured)).collect())
     })?;
     // A child that does not exist is judged as just created.
     let as_created = |body: &Value| unready(&serde_json::from_value(body.clone()).ok()?);
     let verdict = match cleaned_up {
-        Some(false) => Verdict::CleaningUp(Reason::cleaning_up(&config.finalizer())),
+        Some(false) => Verdict::CleaningUp(Reason::cleaning_up(&finalizer(&allowed.name))),
         _ => {
             // Files do not tell what the host has applied, so only what is not there waits.
             let order = Order::of(&plan.desired);
@@ -292,12 +312,9 @@ struct Files<'a> {
 
 impl RelatedObjects for Files<'_> {
     fn rights(&self) -> Rights<'_> {
-        match &self.scene.allowed {
-            Allowed {
-                controller,
-                is_configured: true,
-            } => Rights::Configured(controller),
-            _ => Rights::Announced(self.description),
+        match &self.scene.allowed.controller {
+            Some(controller) => Rights::Configured(controller),
+            None => Rights::Announced(self.description),
         }
     }
 
@@ -320,36 +337,6 @@ impl RelatedObjects for Files<'_> {
         }
         objects.sort_by_cached_key(|object| NamespacedName::of(object));
         Ok(objects)
-    }
-}
-
-/// Returns a controller that allows everything that the plugin's description lists.
-fn controller(description: &Description) -> ControllerConfig {
-    let children = description.makes.iter();
-    ControllerConfig {
-        name: description.name.clone(),
-        parent: description.parent.clone(),
-        plugin: std::path::PathBuf::new().into(),
-        children: children
-            .map(|kind| (kind.clone(), Removal::Delete))
-            .collect::<BTreeMap<_, _>>(),
-        generated: Removal::Retain,
-        reads: description.reads.iter().cloned().collect(),
-        other_namespaces: NamespacePatterns::every(),
-        adopt: false,
-        concurrency: DEFAULT_CONCURRENCY,
-        resync: DEFAULT_RESYNC,
-        backoff: DEFAULT_BACKOFF,
-        writes: DEFAULT_WRITES,
-        release_after: None,
-        limits: Limits::DEFAULT,
-        trust: Trust::default(),
-        service_account: None,
-        proving: DEFAULT_PROVING,
-        // The configuration decides this; an author should see what the plugin makes.
-        allow: BTreeSet::from([Allow::Finalizers, Allow::ServiceAccountTokens]),
-        definitions: DefinitionsMode::Ignore,
-        uid: None,
     }
 }
 

@@ -168,14 +168,17 @@ impl<'a> Preview<'a> {
         };
         let mut observed: Vec<Arc<DynamicObject>> = there
             .values()
-            .filter(|child| owns(self.config, &parent, child) || retains(self.config, proof, &parent, child))
+            .filter(|child| {
+                owns(self.config.scope(), &parent, child)
+                    || retains(self.config.scope(), proof, &parent, child)
+            })
             .map(|child| {
                 let mut child = child.clone();
                 slim(&mut child);
                 Arc::new(child)
             })
             .collect();
-        leave_out_others(self.config, &parent, &mut observed);
+        leave_out_others(self.config.scope(), &parent, &mut observed);
         observed.sort_by_cached_key(|child| ChildRef::of(child));
         let now = clock::now();
         // Whether the namespace is being deleted is not looked up: the API server refuses each child that cannot be created.
@@ -183,7 +186,7 @@ impl<'a> Preview<'a> {
         let (response, _) = evaluate_dry(self.plugin, &subject, self, Vec::new()).await?;
         let digest = self.plugin.digest().to_string();
         let policy = Policy {
-            config: self.config,
+            scope: self.config.scope(),
             parent: &parent,
             digest: &digest,
             plugin: &self.plugin.description().name_and_version(),
@@ -216,7 +219,7 @@ impl<'a> Preview<'a> {
     /// Lists every object of the kinds that the plugin may make, in the namespaces where it may make them.
     async fn there(&self, parent: &DynamicObject) -> anyhow::Result<BTreeMap<ChildRef, DynamicObject>> {
         let mut there = BTreeMap::new();
-        for kind in self.config.children.keys() {
+        for kind in self.config.rules.children.keys() {
             let Some(resource) = self.others.get(kind) else {
                 continue;
             };
@@ -224,7 +227,7 @@ impl<'a> Preview<'a> {
             let mut places: Vec<NamespacedName> = Vec::new();
             match parent.namespace() {
                 Some(namespace) => places.push(everything_in(Some(&namespace))),
-                None => match self.config.other_names().filter(|_| resource.namespaced) {
+                None => match self.config.rules.other_names().filter(|_| resource.namespaced) {
                     Some(names) => places.extend(names.iter().map(|it| everything_in(Some(it)))),
                     None => places.push(everything_in(None)),
                 },
@@ -254,8 +257,9 @@ impl<'a> Preview<'a> {
             return Ok(Difference::between(&desired.key, None, wanted.as_ref()));
         };
         // As in `reconcile::apply`.
-        let force = live
-            .is_some_and(|live| owns(self.config, parent, live) || retains(self.config, proof, parent, live));
+        let force = live.is_some_and(|live| {
+            owns(self.config.scope(), parent, live) || retains(self.config.scope(), proof, parent, live)
+        });
         let manager = self.config.field_manager();
         let body = match live {
             None => desired.new_body(),

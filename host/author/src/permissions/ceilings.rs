@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use super::{EVENTS, READ, Rights, Scope, namespaces, secret};
 use crate::permissions::resources::{Resource, Resources, UnknownKind};
 use operator_host_config::ceilings::{Ceilings, Kinds};
-use operator_host_config::{Allow, Config, DefinitionsMode, object};
+use operator_host_config::{Config, DefinitionsMode, object};
 use operator_host_contract::Kind;
+use operator_host_core::child_rules::Allow;
 use operator_host_core::object::is_built_in;
 
 /// Everything of a group, or of all groups.

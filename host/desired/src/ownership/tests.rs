@@ -1,7 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::config;
+use operator_host_config::ControllerConfig;
+use operator_host_config::testing::config;
 use operator_host_core::object::CONTROLLER_LABEL;
 
 fn child(namespace: Option<&str>, more: &Value) -> DynamicObject {
@@ -26,7 +27,7 @@ fn owned(namespace: Option<&str>) -> DynamicObject {
 }
 
 fn parent(namespaced: bool, child: &DynamicObject) -> Option<String> {
-    parent_of(&config(), namespaced, child).map(|parent| parent.to_string())
+    parent_of(config().scope(), namespaced, child).map(|parent| parent.to_string())
 }
 
 /// Regression: a policy that removed or rewrote the label at admission made the host lose its children.
@@ -48,7 +49,11 @@ fn a_child_without_its_label_is_known_by_the_field_manager() {
         child.metadata.labels = label.map(|label| [(CONTROLLER_LABEL.to_owned(), label.to_owned())].into());
         let entry = manager.map(|manager| json!([{ "manager": manager, "operation": "Apply" }]));
         child.metadata.managed_fields = serde_json::from_value(entry.into()).unwrap();
-        assert_eq!(owns(&config, &parent, &child), expected, "{label:?} {manager:?}");
+        assert_eq!(
+            owns(config.scope(), &parent, &child),
+            expected,
+            "{label:?} {manager:?}"
+        );
     }
 }
 
@@ -87,8 +92,8 @@ fn in_other_namespaces_only_what_is_in_one_that_the_parent_made_is_its_child() {
             .map(|it| Arc::new(owned(it)))
             .to_vec();
         children.push(Arc::new(made.clone()));
-        children.retain(|child| reaches(config, None, child.metadata.namespace.as_deref()));
-        leave_out_others(config, &parent, &mut children);
+        children.retain(|child| reaches(config.scope(), None, child.metadata.namespace.as_deref()));
+        leave_out_others(config.scope(), &parent, &mut children);
         let namespaces = children
             .iter()
             .filter_map(|child| child.metadata.namespace.clone());
@@ -96,6 +101,6 @@ fn in_other_namespaces_only_what_is_in_one_that_the_parent_made_is_its_child() {
     };
     assert_eq!(left(&config), ["spare"]);
     let namespaces = operator_host_contract::Kind::new("v1", "Namespace");
-    config.children.insert(namespaces, Removal::Delete);
+    config.rules.children.insert(namespaces, Removal::Delete);
     assert_eq!(left(&config), ["spare", "made"]);
 }

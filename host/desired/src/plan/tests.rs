@@ -1,6 +1,7 @@
 use super::*;
 use crate::ownership::owns;
-use crate::testing::config;
+use operator_host_config::ControllerConfig;
+use operator_host_config::testing::config;
 use operator_host_contract::ObjectRef;
 use operator_host_core::object::{AFTER_ANNOTATION, NotServed, made_at};
 
@@ -51,7 +52,7 @@ fn plan_with(
     generate: &[GeneratedSecret],
 ) -> Result<Plan, Vec<String>> {
     let policy = Policy {
-        config,
+        scope: config.scope(),
         parent,
         digest: "sha256:d",
         plugin: "shop 1.0",
@@ -139,7 +140,7 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
     let (config, parent) = (config(), parent(Some("default")));
     let with = |digest| {
         let policy = Policy {
-            config: &config,
+            scope: config.scope(),
             parent: &parent,
             digest,
             plugin: "shop 1.0",
@@ -202,7 +203,7 @@ fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children
     let (config, own, none) = (config(), parent(Some("default")), parent(None));
     let claim = |namespace| marked("PersistentVolumeClaim", namespace, "default/a");
     let retained = |parent: &DynamicObject, child: &DynamicObject| {
-        retains(&config, SecretProof::Key(None), parent, child)
+        retains(config.scope(), SecretProof::Key(None), parent, child)
     };
     assert!(retained(&own, &claim(Some("default"))));
     assert!(!retained(&own, &claim(Some("attacker"))));
@@ -228,7 +229,7 @@ fn ownership_ends_at_the_namespaces_that_a_parent_may_have_children_in() {
             { "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "uid-a", "controller": true },
         ]))
         .unwrap();
-        owns(&config, parent, &child)
+        owns(config.scope(), parent, &child)
     };
     let (own, none) = (parent(Some("default")), parent(None));
     assert!(owned(&own, Some("default")));
@@ -244,7 +245,7 @@ fn ownership_needs_the_uid_and_the_label_both() {
     let (config, parent) = (config(), parent(Some("default")));
     let owned = |uid: &str, label: &str| {
         owns(
-            &config,
+            config.scope(),
             &parent,
             &object(json!({
                 "apiVersion": "v1", "kind": "Pod",
@@ -278,10 +279,8 @@ fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_de
     let plan = with(&config(), secret(20, None)).unwrap();
     assert!(plan.secrets[0].body["metadata"].get("ownerReferences").is_none());
     assert_eq!(plan.keys().collect::<Vec<_>>(), [&plan.secrets[0].key]);
-    let deleting = ControllerConfig {
-        generated: Removal::Delete,
-        ..config()
-    };
+    let mut deleting = config();
+    deleting.rules.generated = Removal::Delete;
     let plan = with(&deleting, secret(20, None)).unwrap();
     assert_eq!(
         plan.secrets[0].body["metadata"]["ownerReferences"][0]["uid"],
@@ -334,10 +333,8 @@ fn tokens_of_service_accounts_and_finalizers_are_refused_unless_they_are_allowed
     ];
     for (child, allow, words) in cases {
         refused(std::slice::from_ref(&child), words);
-        let config = ControllerConfig {
-            allow: [allow].into(),
-            ..config()
-        };
+        let mut config = config();
+        config.rules.allow = [allow].into();
         assert!(plan_with(&config, &parent(Some("default")), None, &[child], &[]).is_ok());
     }
     let mut empty = pod("p");
@@ -428,7 +425,7 @@ fn a_child_that_the_plugin_was_shown_may_be_named_although_it_has_just_gone() {
     let shown = [Arc::new(object(old))];
     let after_old = |shown: &[Arc<DynamicObject>], keep: &[ObjectRef]| {
         let policy = Policy {
-            config: &config,
+            scope: config.scope(),
             parent: &parent,
             digest: "sha256:d",
             plugin: "shop 1.0",

@@ -100,7 +100,8 @@ pub(super) async fn apply(
                         .caches
                         .existing(&desired.key)
                         .filter(|live| is_terminating(live));
-                    applied.awaits_others |= going.is_some_and(|live| !owns(&run.config, parent, &live));
+                    applied.awaits_others |=
+                        going.is_some_and(|live| !owns(run.config.scope(), parent, &live));
                 }
                 None => {}
                 Some(Err(error)) => {
@@ -227,7 +228,7 @@ fn is_correction(desired: &Desired, live: &DynamicObject) -> bool {
 /// adopted, a field of another manager is a conflict.
 fn is_known_child(run: &Run<'_>, parent: &DynamicObject, live: &DynamicObject) -> bool {
     let (config, proof) = (&run.config, run.proof_key.proof());
-    owns(config, parent, live) || retains(config, proof, parent, live)
+    owns(config.scope(), parent, live) || retains(config.scope(), proof, parent, live)
 }
 
 /// Reports whether others may contest an object: also a child that is not known as ours, which is not applied by force.

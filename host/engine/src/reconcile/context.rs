@@ -30,8 +30,9 @@ use crate::work_queue::Queue;
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::event_recorder::Events;
-use operator_host_config::{Allow, ControllerConfig};
+use operator_host_config::ControllerConfig;
 use operator_host_contract::EventType;
+use operator_host_core::child_rules::Allow;
 use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, label};
 use operator_host_core::text::shorten;
 use operator_host_desired::readiness::why_failed;
@@ -126,7 +127,7 @@ impl Context {
     #[must_use]
     pub fn refuses_namespace(&self, parent: &DynamicObject) -> Option<String> {
         let namespace = parent.metadata.namespace.as_deref()?;
-        let is_allowed = self.config.allow.contains(&Allow::HostNamespace);
+        let is_allowed = self.config.rules.allow.contains(&Allow::HostNamespace);
         (!is_allowed && Some(namespace) == self.host_namespace.as_deref()).then(|| {
             format!(
                 "the namespace {namespace:?} is the host's own: what a plugin creates there could use the host's \

@@ -127,7 +127,7 @@ async fn write_metadata(
 
 #[cfg(test)]
 mod tests {
-    use operator_host_desired::testing::config;
+    use operator_host_config::testing::config;
 
     use super::*;
 

@@ -206,7 +206,7 @@ pub fn check<'a>(
     }
     if let (Some(namespace), Rights::Configured(config)) = (&namespace, rights)
         && own.as_ref() != Some(namespace)
-        && !config.other_namespaces.contains(namespace)
+        && !config.rules.other_namespaces.contains(namespace)
     {
         return refused(format!(
             "the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration"

@@ -19,7 +19,7 @@ use super::prune::delete;
 use super::release::disown;
 use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_config::Removal;
+use operator_host_core::child_rules::Removal;
 use operator_host_core::object::{
     ChildRef, GENERATED_LABEL, controller_of, is_reference_to, is_terminating, label,
 };
@@ -51,7 +51,7 @@ pub(super) async fn clear(
             let key = refusal.there.as_deref()?;
             Some((key.clone(), run.caches.existing(key)?))
         })
-        .filter(|(_, child)| !is_terminating(child) && is_ours(&run.config, child))
+        .filter(|(_, child)| !is_terminating(child) && is_ours(run.config.scope(), child))
         .collect();
     clear_all(run, Some(parent), in_the_way, changes).await
 }
@@ -95,8 +95,8 @@ fn left_over(run: &Run<'_>, parent: Option<&DynamicObject>) -> Vec<(ChildRef, Ar
     let is_left = |child: &DynamicObject| {
         controller_of(child).is_some_and(|owner| {
             is_reference_to(&config.parent, owner) && owner.name == run.name.name && Some(&owner.uid) != uid
-        }) && is_ours(config, child)
-            && reaches(config, run.name.namespace.as_deref(), child.metadata.namespace.as_deref())
+        }) && is_ours(config.scope(), child)
+            && reaches(config.scope(), run.name.namespace.as_deref(), child.metadata.namespace.as_deref())
             && !is_terminating(child)
             // Without its parent the proof that it was generated cannot be checked, and its values exist nowhere
             // else.
@@ -155,7 +155,7 @@ async fn clear_one(
     let config = &run.config;
     let proof = run.proof_key.proof();
     let generated = parent.is_some_and(|parent| proof.holds(&config.parent, parent, child));
-    if removal(config, generated, child).unwrap_or(Removal::Retain) == Removal::Retain {
+    if removal(config.scope(), generated, child).unwrap_or(Removal::Retain) == Removal::Retain {
         // With the reference it would be deleted with its former owner.
         let dead = controller_of(child).map(|owner| &*owner.uid);
         disown(run, child, dead).await?;

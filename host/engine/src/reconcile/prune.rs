@@ -12,8 +12,9 @@ use kube::core::DynamicObject;
 use super::patience::unless_silent;
 use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_config::{ControllerConfig, Removal};
+use operator_host_config::ControllerConfig;
 use operator_host_contract::{EventType, Kind};
+use operator_host_core::child_rules::Removal;
 use operator_host_core::object::{ChildRef, Identity, is_terminating, is_unreadable};
 use operator_host_desired::order::Deletion;
 use operator_host_desired::ownership::{owns, removal};
@@ -41,7 +42,7 @@ pub(super) async fn prune(
         unwanted(&run.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
     };
     // A child waits for those after it, also for those that are being deleted already.
-    let is_going = |child: &DynamicObject| is_terminating(child) && owns(&run.config, parent, child);
+    let is_going = |child: &DynamicObject| is_terminating(child) && owns(run.config.scope(), parent, child);
     let going: Vec<&DynamicObject> = observed
         .iter()
         .map(|child| &**child)
@@ -140,9 +141,9 @@ pub fn removable(
     parent: &DynamicObject,
     child: &DynamicObject,
 ) -> Option<(ChildRef, Removal)> {
-    let removal = removal(config, proof.holds(&config.parent, parent, child), child)?;
+    let removal = removal(config.scope(), proof.holds(&config.parent, parent, child), child)?;
     let is_own = match removal {
-        Removal::Delete => owns(config, parent, child),
+        Removal::Delete => owns(config.scope(), parent, child),
         // A retained object has no owner reference.
         Removal::Retain => true,
     };

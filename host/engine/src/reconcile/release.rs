@@ -10,7 +10,7 @@ use super::error::ReconcileError;
 use super::run::Run;
 use super::snapshot::Snapshot;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_config::Removal;
+use operator_host_core::child_rules::Removal;
 use operator_host_core::object::{ChildRef, GENERATED_LABEL, is_terminating, label};
 use operator_host_desired::ownership::{owns, removal};
 
@@ -35,8 +35,8 @@ pub(super) async fn release(
     let proof = run.proof_key.proof();
     let is_to_be_released = |child: &DynamicObject| {
         let generated = proof.holds(&run.config.parent, parent, child);
-        removal(&run.config, generated, child) == Some(Removal::Retain)
-            && owns(&run.config, parent, child)
+        removal(run.config.scope(), generated, child) == Some(Removal::Retain)
+            && owns(run.config.scope(), parent, child)
             && !is_terminating(child)
             && !(unknown.is_some() && label(child, GENERATED_LABEL).is_some())
     };

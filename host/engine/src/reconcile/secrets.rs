@@ -16,8 +16,8 @@ use super::freshness::may_create;
 use super::outcome::Changes;
 use super::run::Run;
 use operator_host_cluster::api_error::{ApiError, Fault};
-use operator_host_config::Removal;
 use operator_host_contract::{GeneratedValue, Response};
+use operator_host_core::child_rules::Removal;
 use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::generated::{RECORD_ANNOTATION, Record};
 use operator_host_desired::ownership::owns;
@@ -96,7 +96,9 @@ async fn complete(
     // A retained Secret has no owner reference; it needs one when generated Secrets are to be deleted with their
     // parent.
     let lacks_owner = live.as_ref().is_some_and(|live| {
-        run.config.generated == Removal::Delete && !owns(&run.config, parent, live) && !is_terminating(live)
+        run.config.rules.generated == Removal::Delete
+            && !owns(run.config.scope(), parent, live)
+            && !is_terminating(live)
     });
     // A Secret without this proof gets here only if the parent's record has it, or the parent accepts it: `desired::plan` refuses all others.
     let lacks_proof = live
@@ -163,7 +165,7 @@ async fn record(
     let newest = run.caches.as_seen(parent);
     let before = Record::of(newest.as_ref().unwrap_or(parent));
     let mut now = before.clone();
-    if run.config.generated == Removal::Delete {
+    if run.config.rules.generated == Removal::Delete {
         // Also one that the plan leaves out: that it is lost must not be forgotten.
         now.keep_only(&answer.generate);
     }

@@ -70,8 +70,9 @@ pub(super) async fn delete_in_order(
 /// cannot be read, goes with the garbage collector.
 fn owned(run: &Run<'_>, parent: &Arc<DynamicObject>) -> Vec<Arc<DynamicObject>> {
     let mut children = run.owned(parent);
-    children
-        .retain(|child| owns(&run.config, parent, child) && (is_terminating(child) || !is_unreadable(child)));
+    children.retain(|child| {
+        owns(run.config.scope(), parent, child) && (is_terminating(child) || !is_unreadable(child))
+    });
     children
 }
 

@@ -42,7 +42,7 @@ pub async fn follow(context: &Context, mut plugin: watch::Receiver<Live>) {
         };
         let mut found = BTreeMap::<_, Vec<_>>::new();
         for kind in makes {
-            if !context.config.children.contains_key(&kind) {
+            if !context.config.rules.children.contains_key(&kind) {
                 find(context, &kind, &mut found).await;
             }
         }
@@ -104,7 +104,11 @@ async fn find(context: &Context, kind: &Kind, found: &mut BTreeMap<NamespacedNam
 
 /// Returns the existing parent of a child.
 fn parent_with(context: &Context, child: &DynamicObject) -> Option<NamespacedName> {
-    let name = parent_of(&context.config, context.cluster.served.parent.namespaced, child)?;
+    let name = parent_of(
+        context.config.scope(),
+        context.cluster.served.parent.namespaced,
+        child,
+    )?;
     let parent = context.caches.parent(&name)?;
     let owner = controller_of(child).map(|owner| &owner.uid);
     owner

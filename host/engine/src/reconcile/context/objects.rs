@@ -20,9 +20,10 @@ impl Context {
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
         let mut children = self.caches.referring_to(uid, &name);
         let proof = self.proof_key.proof();
-        children
-            .retain(|child| owns(&self.config, parent, child) || retains(&self.config, proof, parent, child));
-        leave_out_others(&self.config, parent, &mut children);
+        children.retain(|child| {
+            owns(self.config.scope(), parent, child) || retains(self.config.scope(), proof, parent, child)
+        });
+        leave_out_others(self.config.scope(), parent, &mut children);
         children
     }
 
@@ -38,7 +39,7 @@ impl Context {
         answer: &Response,
     ) -> Result<Plan, Vec<Refusal>> {
         let policy = Policy {
-            config: &self.config,
+            scope: self.config.scope(),
             parent,
             digest: &plugin.digest().to_string(),
             plugin: &plugin.description().name_and_version(),

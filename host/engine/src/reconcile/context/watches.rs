@@ -70,7 +70,7 @@ impl Context {
         all.retain(|watch| {
             watch
                 .namespace()
-                .is_none_or(|namespace| self.config.other_namespaces.contains(namespace))
+                .is_none_or(|namespace| self.config.rules.other_namespaces.contains(namespace))
         });
         all
     }

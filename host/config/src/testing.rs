@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use operator_host_config::{ControllerConfig, DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES, Removal};
+use super::{ControllerConfig, DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES};
 use operator_host_contract::Kind;
+use operator_host_core::child_rules::{ChildRules, Removal};
 use operator_host_runtime::Limits;
 
 /// Returns the configuration of a controller of Shops with children of several kinds.
@@ -15,17 +16,20 @@ pub fn config() -> ControllerConfig {
         name: "shop".into(),
         parent: kind("example.com/v1", "Shop"),
         plugin: PathBuf::new().into(),
-        children: BTreeMap::from([
-            (kind("v1", "Pod"), Removal::Delete),
-            (kind("v1", "Secret"), Removal::Delete),
-            (kind("v1", "PersistentVolumeClaim"), Removal::Retain),
-            (kind("v1", "Node"), Removal::Delete),
-            (kind("example.com/v1", "Missing"), Removal::Delete),
-        ]),
-        generated: Removal::Retain,
+        rules: ChildRules {
+            children: BTreeMap::from([
+                (kind("v1", "Pod"), Removal::Delete),
+                (kind("v1", "Secret"), Removal::Delete),
+                (kind("v1", "PersistentVolumeClaim"), Removal::Retain),
+                (kind("v1", "Node"), Removal::Delete),
+                (kind("example.com/v1", "Missing"), Removal::Delete),
+            ]),
+            generated: Removal::Retain,
+            other_namespaces: std::iter::once("spare".to_owned()).collect(),
+            adopt: false,
+            allow: Default::default(),
+        },
         reads: Default::default(),
-        other_namespaces: std::iter::once("spare".to_owned()).collect(),
-        adopt: false,
         concurrency: 1,
         resync: Duration::from_secs(1),
         backoff: DEFAULT_BACKOFF,
@@ -35,7 +39,6 @@ pub fn config() -> ControllerConfig {
         trust: Default::default(),
         service_account: None,
         proving: DEFAULT_PROVING,
-        allow: Default::default(),
         definitions: Default::default(),
         uid: None,
     }
