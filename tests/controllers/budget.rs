@@ -67,12 +67,11 @@ async fn plugins_that_wait_to_be_compiled_are_packed() {
         let (name, kind) = (format!("bomb{number}"), format!("Bomb{number}"));
         world.of_kind(&name, &kind, plugin, quickly).await;
     }
-    for number in 0..BOMBS {
-        let name = format!("bomb{number}");
-        world
-            .says(&name, "Stalled=True PluginRefused: not compiled within 1s")
-            .await;
-    }
+    // Each takes its turn; the others wait for theirs all the while.
+    until_true("some are compiled, and the others wait", async || {
+        host.log().matches("not compiled within 1s").count() > 3
+    })
+    .await;
     let more = (measure::peak(&host) - before) as f64 / MB;
     measure::report(
         "controllers-packed",

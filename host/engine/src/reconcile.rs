@@ -11,11 +11,9 @@ use self::call::{check_readable, check_valid};
 use self::context::{Context, FailureMemory};
 use self::error::ReconcileError;
 use self::failure::{count_failure, fail, is_transient, mark_repeated, note, status_not_written};
-use self::finalizer::{
-    Stage, add_finalizer, finalizer_of_another, has_finalizer, held_by_others, remove_finalizer,
-};
+use self::finalizer::{Stage, add_finalizer, finalizer_of_another, has_finalizer, remove_finalizer};
 use self::freshness::up_to_date;
-use self::outcome::{Changes, FinalAnswer};
+use self::outcome::{Changes, FinalAnswer, Outcome};
 use self::release::release;
 use self::run::Run;
 use self::settle::settle;
@@ -77,14 +75,8 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         Ok(Some(snapshot)) => snapshot,
         Ok(None) => return Action::OnChange,
         Err((parent, error)) => {
-            return match going::release_or(run, &parent, error.into()).await {
-                Ok(Some(FinalAnswer {
-                    verdict: Some(verdict),
-                    ..
-                })) => finish(run, &parent, None, verdict, Action::OnChange).await,
-                Ok(_) => Action::OnChange,
-                Err(error) => fail(run, &parent, &error).await,
-            };
+            let result = going::release_or(run, &parent, error.into()).await;
+            return conclude(run, &parent, result).await;
         }
     };
     let parent = Arc::clone(&snapshot.parent);
@@ -99,14 +91,14 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         // A mistake in the configuration must not write into the objects of another operator.
         return Action::OnChange;
     }
-    let is_paused = annotation(&parent, PAUSED_ANNOTATION) == Some("true");
-    if is_paused && leaving::watch_deadline(run, &parent, true) {
-        return abandon(run, &parent, "the resource is paused").await;
-    }
     if let Some(finalizer) = finalizer_of_another(&run.config, &parent) {
         return fail(run, &parent, &ReconcileError::OtherController(finalizer)).await;
     }
-    if is_paused {
+    leaving::wake_when_overdue(run, &parent);
+    if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
+        if leaving::is_overdue(run, &parent) {
+            return abandon(run, &parent, "the resource is paused").await;
+        }
         contest::forget(run);
         return finish(run, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
@@ -117,68 +109,68 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
     }
     mark_repeated(run, &mut result);
     changes.publish(run, &parent);
-    let has_tried = match &result {
-        Ok(answer) => answer.is_some(),
+    // However late it is, the cleanup is tried once.
+    let untidy = match &result {
+        Ok(Outcome::Settled(_)) => Some("the plugin did not say that it is done".to_owned()),
+        Ok(_) => None,
         Err(error) => {
             note(run, error);
-            !is_transient(run, &parent, error)
+            (!is_transient(run, &parent, error)).then(|| error.to_string())
         }
     };
-    if leaving::watch_deadline(run, &parent, has_tried) {
-        let why = match &result {
-            Ok(_) => "the plugin did not say that it is done".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        return abandon(run, &parent, &why).await;
-    }
-    match result {
-        Ok(None) => {
-            contest::forget(run);
-            Action::OnChange
-        }
-        Ok(Some(answer)) => {
-            answer.publish(run, &parent);
-            let next = answer.requeue.after.map_or(Action::OnChange, Action::After);
-            let Some(parent) = run.caches.as_seen(&parent) else {
-                return Action::OnChange;
-            };
-            if let Some(at) = answer.requeue.at {
-                run.queue.enqueue_at_time(run.name, at);
-            }
-            let verdict = match &answer.verdict {
-                Some(verdict) => verdict.clone(),
-                None => leaving::cleaning_up_verdict(run, &parent),
-            };
-            finish(run, &parent, Some(&answer), verdict, next).await
-        }
-        Err(error) => fail(run, &parent, &error).await,
+    match untidy.filter(|_| leaving::is_overdue(run, &parent)) {
+        Some(why) => abandon(run, &parent, &why).await,
+        None => conclude(run, &parent, result).await,
     }
 }
 
-/// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example
-/// because the parent was deleted.
+/// Tells how the reconcile of a parent ended, and returns when to reconcile it next.
+async fn conclude(
+    run: &Run<'_>,
+    parent: &Arc<DynamicObject>,
+    result: Result<Outcome, ReconcileError>,
+) -> Action {
+    let answer = match result {
+        Ok(Outcome::Settled(answer)) => answer,
+        Ok(Outcome::ParentChanged | Outcome::Released | Outcome::Loading) => {
+            contest::forget(run);
+            return Action::OnChange;
+        }
+        Err(error) => return fail(run, parent, &error).await,
+    };
+    answer.publish(run, parent);
+    let next = answer.requeue.after.map_or(Action::OnChange, Action::After);
+    let Some(parent) = run.caches.as_seen(parent) else {
+        return Action::OnChange;
+    };
+    if let Some(at) = answer.requeue.at {
+        run.queue.enqueue_at_time(run.name, at);
+    }
+    let verdict = match &answer.verdict {
+        Some(verdict) => verdict.clone(),
+        None => leaving::cleaning_up_verdict(run, &parent),
+    };
+    finish(run, &parent, Some(&answer), verdict, next).await
+}
+
+/// Reconciles a parent that is up to date and not paused.
 async fn converge(
     run: &Run<'_>,
     mut snapshot: Snapshot,
     changes: &mut Changes,
-) -> Result<Option<FinalAnswer>, ReconcileError> {
+) -> Result<Outcome, ReconcileError> {
     release(run, &snapshot, &mut changes.updated).await?;
     if !changes.updated.is_empty() {
         snapshot = Snapshot::take(run, snapshot.parent);
     }
     let parent = &snapshot.parent;
     if Stage::of(&run.config, parent, false) == Stage::Released {
-        // Without any finalizer it is gone.
-        let is_held = !parent.finalizers().is_empty();
-        return Ok(is_held.then(|| FinalAnswer {
-            verdict: Some(held_by_others(parent)),
-            ..FinalAnswer::default()
-        }));
+        let left = (!parent.finalizers().is_empty()).then_some(&**parent);
+        return Ok(Outcome::without_finalizer(left, FinalAnswer::default()));
     }
     let plugin = match run.versions.of(parent) {
         Live::Plugin(plugin) => plugin,
-        // Workers start only when loading has ended.
-        Live::Loading => return Ok(None),
+        Live::Loading => return Ok(Outcome::Loading),
         Live::Failed(failed) => return Err(ReconcileError::NoPlugin(failed.why)),
     };
     if let Some(failure) = run.watch_failure(parent) {
@@ -188,12 +180,9 @@ async fn converge(
     match stage {
         Stage::CleaningUp => {
             let parent = Arc::clone(&snapshot.parent);
-            let Some(answer) = settle(run, &plugin, snapshot, changes).await? else {
-                return Ok(None);
-            };
-            return match answer.done {
-                true => wind_down(run, parent, answer, changes).await,
-                false => Ok(Some(answer)),
+            return match settle(run, &plugin, snapshot, changes).await? {
+                Outcome::Settled(answer) if answer.done => wind_down(run, parent, answer, changes).await,
+                other => Ok(other),
             };
         }
         Stage::TearingDown => return wind_down(run, snapshot.parent, FinalAnswer::done(), changes).await,
@@ -212,50 +201,43 @@ async fn converge(
     if stage == Stage::Unguarded {
         match add_finalizer(run, parent).await? {
             Some(guarded) => snapshot.parent = guarded,
-            None => return Ok(None),
+            None => return Ok(Outcome::ParentChanged),
         }
     }
     let parent = Arc::clone(&snapshot.parent);
-    let Some(mut answer) = settle(run, &plugin, snapshot, changes).await? else {
-        return Ok(None);
-    };
-    let left = predecessor::sweep(run, Some(&parent), changes).await;
-    answer.requeue = answer.requeue.or_after(left);
-    Ok(Some(answer))
+    let mut outcome = settle(run, &plugin, snapshot, changes).await?;
+    if let Outcome::Settled(answer) = &mut outcome {
+        let left = predecessor::sweep(run, Some(&parent), changes).await;
+        answer.requeue = answer.requeue.or_after(left);
+    }
+    Ok(outcome)
 }
 
-/// Deletes the children that are in an order, of a parent that is cleaned up, and removes its finalizer. Returns `None` when the
-/// parent may go.
+/// Deletes the children that are in an order, of a parent that is cleaned up, and removes its finalizer.
 async fn wind_down(
     run: &Run<'_>,
     mut parent: Arc<DynamicObject>,
     answer: FinalAnswer,
     changes: &mut Changes,
-) -> Result<Option<FinalAnswer>, ReconcileError> {
+) -> Result<Outcome, ReconcileError> {
     if let Some(reason) = teardown::delete_in_order(run, &mut parent, changes).await? {
-        return Ok(Some(FinalAnswer {
+        return Ok(Outcome::Settled(FinalAnswer {
             verdict: Some(Verdict::CleaningUp(reason)),
             ..answer
         }));
     }
-    if let Some(left) = remove_finalizer(run, &parent).await? {
-        return Ok(Some(FinalAnswer {
-            verdict: Some(held_by_others(&left)),
-            ..answer
-        }));
+    let left = remove_finalizer(run, &parent).await?;
+    if left.is_none() {
+        // No status is written any more, but the Events of the cleanup must be visible.
+        answer.publish(run, &parent);
     }
-    // No status is written any more, but the Events of the cleanup must be visible.
-    answer.publish(run, &parent);
-    Ok(None)
+    Ok(Outcome::without_finalizer(left.as_deref(), answer))
 }
 
 /// Releases a parent whose time for the cleanup is over.
 async fn abandon(run: &Run<'_>, parent: &Arc<DynamicObject>, why: &str) -> Action {
-    match leaving::abandon(run, parent, why).await {
-        Ok(Some(left)) => finish(run, &left, None, held_by_others(&left), Action::OnChange).await,
-        Ok(None) => Action::OnChange,
-        Err(error) => fail(run, parent, &error).await,
-    }
+    let result = leaving::abandon(run, parent, why).await;
+    conclude(run, parent, result).await
 }
 
 /// Deletes the children of a deleted parent if the garbage collector does not.

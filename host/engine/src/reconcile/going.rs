@@ -10,8 +10,8 @@ use kube::core::DynamicObject;
 use tracing::warn;
 
 use super::error::ReconcileError;
-use super::finalizer::{has_finalizer, held_by_others, remove_finalizer};
-use super::outcome::FinalAnswer;
+use super::finalizer::{has_finalizer, remove_finalizer};
+use super::outcome::{FinalAnswer, Outcome};
 use super::run::Run;
 use operator_host_core::object::is_terminating;
 
@@ -20,12 +20,12 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Releases a parent whose deletion failed because the namespace took the host's permissions along, without the rest of its
 /// cleanup: whatever that could delete goes with the namespace, and it can create nothing there. Returns the error when the
-/// parent stays, and what to say of it when only finalizers of others hold it.
+/// parent stays.
 pub(super) async fn release_or(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
     error: ReconcileError,
-) -> Result<Option<FinalAnswer>, ReconcileError> {
+) -> Result<Outcome, ReconcileError> {
     let has_lost_permissions = is_terminating(parent)
         && has_finalizer(&run.config, parent)
         && error.is_missing_permission()
@@ -39,10 +39,10 @@ pub(super) async fn release_or(
          the rest of its cleanup: {}",
         without_advice(&error)
     );
-    Ok(left.map(|left| FinalAnswer {
-        verdict: Some(held_by_others(&left)),
-        ..FinalAnswer::default()
-    }))
+    Ok(Outcome::without_finalizer(
+        left.as_deref(),
+        FinalAnswer::default(),
+    ))
 }
 
 /// Reports whether a namespace is being deleted. The host may hear of that late, or not at all, so it reads the namespace.

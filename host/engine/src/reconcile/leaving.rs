@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::error::ReconcileError;
 use super::finalizer::{has_finalizer, is_cleaned_up, remove_finalizer};
+use super::outcome::{FinalAnswer, Outcome};
 use super::release::release;
 use super::run::Run;
 use super::snapshot::Snapshot;
@@ -25,16 +26,17 @@ pub(super) fn cleaning_up_verdict(run: &Run<'_>, parent: &DynamicObject) -> Verd
     Verdict::CleaningUp(reason)
 }
 
-/// Watches the time limit of a parent's cleanup: reports whether it is over, or else has the parent reconciled when it will be. The
-/// cleanup is tried at least once, however late.
-pub(super) fn watch_deadline(run: &Run<'_>, parent: &DynamicObject, has_tried: bool) -> bool {
-    let Some(left) = time_left(run, parent) else {
-        return false;
-    };
-    if !left.is_zero() {
+/// Reports whether the time for a parent's cleanup is over, unless this reconcile has released it.
+pub(super) fn is_overdue(run: &Run<'_>, parent: &DynamicObject) -> bool {
+    let left = run.caches.as_seen(parent).and_then(|now| time_left(run, &now));
+    left.is_some_and(|left| left.is_zero())
+}
+
+/// Has a parent reconciled when the time for its cleanup is over.
+pub(super) fn wake_when_overdue(run: &Run<'_>, parent: &DynamicObject) {
+    if let Some(left) = time_left(run, parent).filter(|left| !left.is_zero()) {
         run.queue.enqueue_at(run.name, Instant::now() + left);
     }
-    has_tried && left.is_zero()
 }
 
 /// Returns how long a parent may still wait for its cleanup; `None` when that is not limited.
@@ -46,8 +48,7 @@ pub(super) fn time_left(run: &Run<'_>, parent: &DynamicObject) -> Option<Duratio
     Some(limit.saturating_sub(Duration::try_from(waited).unwrap_or_default()))
 }
 
-/// Releases the parent without its cleanup, and reports it. `why` is the reason why the cleanup is not done. Returns the parent if
-/// finalizers of others hold it.
+/// Releases the parent without its cleanup, and reports it. `why` is the reason why the cleanup is not done.
 ///
 /// # Errors
 /// When the parent stays, because it or its retained children cannot be released.
@@ -55,7 +56,7 @@ pub(super) async fn abandon(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
     why: &str,
-) -> Result<Option<Arc<DynamicObject>>, ReconcileError> {
+) -> Result<Outcome, ReconcileError> {
     // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
     release(run, &Snapshot::take(run, Arc::clone(parent)), &mut Vec::new()).await?;
     let limit = run.config.release_after.unwrap_or_default();
@@ -73,5 +74,8 @@ pub(super) async fn abandon(
     let left = remove_finalizer(run, parent).await?;
     warn!("{message}");
     run.publish(parent, EventType::Warning, "CleanupAbandoned", &message);
-    Ok(left)
+    Ok(Outcome::without_finalizer(
+        left.as_deref(),
+        FinalAnswer::default(),
+    ))
 }

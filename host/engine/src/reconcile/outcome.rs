@@ -1,4 +1,4 @@
-//! The result of a reconcile and its changes, for the Events on the parent.
+//! How a reconcile ends, and its changes, for the Events on the parent.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,41 @@ use tracing::info;
 
 use super::action::Requeue;
 use super::context::Context;
+use super::finalizer::held_by_others;
 use operator_host_contract::{Condition, Event, EventType};
 use operator_host_core::object::{ChildRef, first_few, kind_in_words};
 use operator_host_desired::conditions::Verdict;
 use operator_host_runtime::Share;
+
+/// How a reconcile ends that meets no error.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one for each reconcile, and nearly all are settled"
+)]
+pub(super) enum Outcome {
+    /// The answer's children are in place, and its status is written.
+    Settled(FinalAnswer),
+    /// The parent was deleted or replaced, or its deletion has begun. Nothing is written: that change leads to another reconcile.
+    ParentChanged,
+    /// No finalizer holds the parent any more.
+    Released,
+    /// The plugin is not loaded yet. All parents are reconciled when it is.
+    Loading,
+}
+
+impl Outcome {
+    /// Returns how the reconcile of a parent ends that has lost the host's finalizer; `left` is the parent when finalizers of
+    /// others hold it.
+    pub(super) fn without_finalizer(left: Option<&DynamicObject>, answer: FinalAnswer) -> Self {
+        match left {
+            Some(left) => Self::Settled(FinalAnswer {
+                verdict: Some(held_by_others(left)),
+                ..answer
+            }),
+            None => Self::Released,
+        }
+    }
+}
 
 /// The last answer of the plugin, whose children are in place.
 #[derive(Default)]

@@ -13,7 +13,7 @@ use super::error::{ReconcileError, Stop};
 use super::evaluate::export_for;
 use super::going::is_namespace_going;
 use super::iterations::Iterations;
-use super::outcome::{Changes, FinalAnswer, collect_events};
+use super::outcome::{Changes, FinalAnswer, Outcome, collect_events};
 use super::predecessor;
 use super::prune::prune;
 use super::run::Run;
@@ -31,13 +31,13 @@ use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
 
 /// Asks the plugin and realizes its answers until an iteration changes nothing. Therefore the last answer, and the status
-/// with it, describes the children that this reconcile has written. Returns `None` when the parent is not the same any more.
+/// with it, describes the children that this reconcile has written.
 pub(super) async fn settle(
     run: &Run<'_>,
     plugin: &Plugin,
     mut snapshot: Snapshot,
     changes: &mut Changes,
-) -> Result<Option<FinalAnswer>, ReconcileError> {
+) -> Result<Outcome, ReconcileError> {
     let export = export_for(plugin, &snapshot.parent);
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
@@ -59,7 +59,7 @@ pub(super) async fn settle(
         let realized = match realize(run, plugin, parent, &snapshot.children, &response, changes).await {
             Ok(realized) => realized,
             Err(Stop::Outdated) => continue,
-            Err(Stop::ParentChanged) => return Ok(None),
+            Err(Stop::ParentChanged) => return Ok(Outcome::ParentChanged),
             Err(Stop::Error(error)) if loses_all(run, &error).await => {
                 return Err(ReconcileError::NamespaceTerminating);
             }
@@ -92,14 +92,14 @@ pub(super) async fn settle(
             waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
         } else {
             match prune_and_judge(run, parent, &snapshot.children, realized, changes).await? {
-                None => {
+                Judged::Changed => {
                     unwritten::note(run, parent, status.as_ref(), Some(&conditions));
                     continue;
                 }
-                verdict => verdict,
+                Judged::As(verdict) => Some(verdict),
             }
         };
-        return Ok(Some(FinalAnswer {
+        return Ok(Outcome::Settled(FinalAnswer {
             status,
             conditions,
             events,
@@ -176,15 +176,22 @@ async fn loses_all(run: &Run<'_>, error: &ReconcileError) -> bool {
     is_namespace_going(run, secret.and_then(|key| key.name.namespace.as_deref())).await
 }
 
-/// Deletes what is no longer wanted, and judges the children. Returns `None` when something has changed, which the plugin has to
-/// see.
+/// What the children are like once nothing more is to be deleted.
+enum Judged {
+    /// Something has changed, which the plugin has to see first.
+    Changed,
+    /// As the verdict says.
+    As(Verdict),
+}
+
+/// Deletes what is no longer wanted, and judges the children.
 async fn prune_and_judge(
     run: &Run<'_>,
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],
     realized: Realized,
     changes: &mut Changes,
-) -> Result<Option<Verdict>, ReconcileError> {
+) -> Result<Judged, ReconcileError> {
     let Realized {
         plan,
         applied,
@@ -202,9 +209,9 @@ async fn prune_and_judge(
         return Err(ReconcileError::Api(failed));
     }
     if changed {
-        return Ok(None);
+        return Ok(Judged::Changed);
     }
-    Ok(Some(match applied.waiting.into_iter().next() {
+    Ok(Judged::As(match applied.waiting.into_iter().next() {
         _ if !applied.held.is_empty() => Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". "))),
         Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
         // One that is missing was deleted after it was applied.
