@@ -13,8 +13,6 @@ use tokio_util::task::TaskTracker;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span};
 
-use crate::definitions::record::LiveRecord;
-use crate::rollout::{Proving, stages};
 use operator_host_cluster::cache::{Change, Interest, Subscriber, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::NamespaceChange;
@@ -30,6 +28,8 @@ use operator_host_engine::reconcile::observer::Observer;
 use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::health::Pulse;
+use operator_host_rollout::definitions::record::LiveRecord;
+use operator_host_rollout::{Proving, stages};
 use operator_host_telemetry::trace;
 
 /// The most reconciles that wait for the API server beside those of the workers: as many as a controller may have writes.

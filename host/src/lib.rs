@@ -25,9 +25,7 @@
 
 pub mod cli;
 pub mod controller;
-pub mod definitions;
 pub mod operator;
-pub mod rollout;
 pub mod supervisor;
 pub mod telemetry;
 pub mod ui;

@@ -12,7 +12,6 @@ use tracing::{info, warn};
 
 use crate::controller;
 use crate::controller::scope;
-use crate::rollout::Proving;
 use crate::ui::RunningControllers;
 use operator_host_cluster::cache::{Reflector, SharedCache, Subscription, WatchState};
 use operator_host_cluster::client::{Writer, WriterFactory};
@@ -32,6 +31,7 @@ use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_engine::work_queue::Queue;
 use operator_host_instruments::Instruments;
 use operator_host_instruments::health::Readiness;
+use operator_host_rollout::Proving;
 use operator_host_telemetry::metrics::QueueState;
 use operator_host_webhook::WebhookTargets;
 

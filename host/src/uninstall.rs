@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::anyhow;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::ListParams;
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use operator_host_cluster::api_error::Fault;
 use operator_host_cluster::client::{Writer, said};
-use operator_host_cluster::discovery::{Discovery, KindError, ResolvedKind};
+use operator_host_cluster::discovery::{Discovery, KindError, ResolvedKind, controllers};
 use operator_host_cluster::objects::Objects;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::leadership::LeadershipMode;
@@ -322,16 +322,6 @@ fn without_conditions(parent: &DynamicObject, manager: &str) -> Option<Value> {
         status.insert("conditions".to_owned(), others.into());
     }
     Some(json!({ "status": status }))
-}
-
-/// Returns the kind of the Controllers of the cluster.
-pub(crate) fn controllers() -> ResolvedKind {
-    let kind = GroupVersionKind::gvk(object::GROUP, object::VERSION, object::KIND);
-    ResolvedKind {
-        api: ApiResource::from_gvk_with_plural(&kind, object::PLURAL),
-        namespaced: false,
-        has_status: true,
-    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::client::chain;
 use super::refusal::{asked_delay, refusal};
 use operator_host_schema::status::StatusFields;
 
-use operator_host_config::ControllerConfig;
+use operator_host_config::{ControllerConfig, object};
 use operator_host_contract::Kind;
 use operator_host_core::backoff::MAX_RETRY_AFTER;
 use operator_host_core::object::{NotServed, group_of};
@@ -166,6 +166,17 @@ impl Resolved {
 
 /// How often the definitions of each group have changed.
 pub type Changes = HashMap<String, u64>;
+
+/// Returns the kind of the Controllers of the cluster.
+#[must_use]
+pub fn controllers() -> ResolvedKind {
+    let kind = GroupVersionKind::gvk(object::GROUP, object::VERSION, object::KIND);
+    ResolvedKind {
+        api: ApiResource::from_gvk_with_plural(&kind, object::PLURAL),
+        namespaced: false,
+        has_status: true,
+    }
+}
 
 /// Caches discovery results until [`Discovery::changed`] or [`Discovery::forget`] is called.
 pub struct Discovery {

@@ -15,7 +15,6 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
-use crate::definitions::installed;
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
@@ -25,6 +24,7 @@ use operator_host_core::object::{NamespacedName, first_few};
 use operator_host_delivery::changes::sleep_or_never;
 use operator_host_delivery::registry::Live;
 use operator_host_instruments::health::Health;
+use operator_host_rollout::definitions::installed;
 use operator_host_runtime::fair::Member;
 use operator_host_schema::pruned;
 

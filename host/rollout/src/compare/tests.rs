@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::rollout::answer::SecretValues;
+use crate::answer::SecretValues;
 use operator_host_core::object::Identity;
 
 fn key(name: &str) -> Identity {

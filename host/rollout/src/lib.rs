@@ -5,12 +5,14 @@
 //! controller runs, the plugin's slot asks it for a proof, and reconciles read from its [`ParentConditions`]
 //! whether their parent holds a version back.
 
+pub mod definitions;
+pub mod orders;
+pub mod stages;
+
 mod answer;
 mod compare;
 mod objects;
-pub(crate) mod orders;
 mod shadow;
-pub(crate) mod stages;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,10 +27,10 @@ use tracing::{debug, warn};
 
 use self::answer::SecretValues;
 use self::compare::{Findings, MAX_BLAMED, find};
+use self::definitions::record::LiveRecord;
+use self::definitions::{Installer, installed, losses};
 use self::objects::{Question, dropped, worse};
 use self::shadow::{Known, Snapshot};
-use crate::definitions::record::LiveRecord;
-use crate::definitions::{Installer, installed, losses};
 use operator_host_cluster::cache::{Reflector, WatchState};
 use operator_host_cluster::discovery::ResolvedKind;
 use operator_host_config::{ControllerConfig, DefinitionsMode, ProvingMode};
@@ -78,8 +80,10 @@ pub struct Proving {
     staged: watch::Sender<Option<Staged>>,
     /// What was held back before the controller ran. Its parents have no condition about it yet.
     untold: Mutex<Option<HeldBack>>,
-    pub(crate) installer: Arc<Installer>,
-    pub(crate) record: Arc<LiveRecord>,
+    /// Installs the definition of the kind.
+    pub installer: Arc<Installer>,
+    /// Which version is live, on the definition.
+    pub record: Arc<LiveRecord>,
     /// The last candidate that was proved and converts its kind.
     converter: watch::Sender<Option<Plugin>>,
 }

@@ -7,14 +7,14 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::definitions::{installed, owning};
-use crate::uninstall::controllers;
+use operator_host_cluster::discovery::controllers;
 use operator_host_config::{ControllerConfig, object};
 use operator_host_core::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};
 use operator_host_delivery::candidate_check::Order;
 
 /// Returns the command that gives an order about a version; without a version it takes the order back. `definition` is the name of
 /// the kind's definition.
-pub(crate) fn command(
+pub fn command(
     config: &ControllerConfig,
     definition: Option<&str>,
     order: Order,

@@ -46,7 +46,7 @@ impl Losses {
 
 /// Returns what the kind itself would lose: its identity, and versions. `version` is the one that the controller
 /// reconciles.
-pub(crate) fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<String> {
+pub fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<String> {
     let mut lost = Vec::new();
     let text = |crd: &Value, pointer: &str| crd.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     for (field, is_derived) in [
@@ -234,7 +234,7 @@ async fn ask(
 }
 
 /// Returns what an object would lose.
-pub(crate) fn objection(object: &Value, before: &Value, after: &Value) -> Option<String> {
+pub fn objection(object: &Value, before: &Value, after: &Value) -> Option<String> {
     let mut kept = object.clone();
     remove_defaults(&mut kept, before, after);
     if let Some(path) = pruned::first(&kept, after) {

@@ -186,7 +186,7 @@ async fn resumed(
 
 /// Waits until the parents of a stage that runs have their version again, which may be loaded and proved later than the live one:
 /// a replica that begins to lead must not return them to that one meanwhile.
-pub(crate) async fn resume(context: &Context, record: &LiveRecord) {
+pub async fn resume(context: &Context, record: &LiveRecord) {
     if context.config.proving.stages.is_empty() {
         return;
     }

@@ -7,7 +7,7 @@
 //! is never deleted.
 
 mod decide;
-pub(crate) mod losses;
+pub mod losses;
 mod plan;
 pub mod record;
 mod requests;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::losses::Losses;
-pub(crate) use self::plan::owning;
+pub use self::plan::owning;
 use self::requests::Requests;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::cache::Reflector;
@@ -562,11 +562,7 @@ fn held_back(name: &str, refusal: Refusal) -> HeldBack {
 }
 
 /// Reads a definition from the cluster; `None` when it is not there, or the host is not allowed to.
-pub(crate) async fn installed(
-    client: &Client,
-    name: &str,
-    controller: &str,
-) -> Result<Option<Value>, String> {
+pub async fn installed(client: &Client, name: &str, controller: &str) -> Result<Option<Value>, String> {
     match Requests::new(client, name).read().await {
         Err(error) if error.fault == Fault::Refused(403) => {
             warn!(

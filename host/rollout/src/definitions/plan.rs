@@ -119,7 +119,7 @@ pub(super) fn newer(installed: &Value, version: &str, manager: &str, is_pinned: 
 }
 
 /// Returns the entries of the managed fields that own the field at this path.
-pub(crate) fn owning<'a>(object: &'a Value, path: &'a [&str]) -> impl Iterator<Item = &'a Value> {
+pub fn owning<'a>(object: &'a Value, path: &'a [&str]) -> impl Iterator<Item = &'a Value> {
     let entries = object["metadata"]["managedFields"].as_array();
     let owns = |entry: &&Value| {
         let fields = &entry["fieldsV1"];
