@@ -10,5 +10,7 @@ pub mod mutated;
 pub mod order;
 pub mod ownership;
 pub mod refused;
+pub mod replaced;
 pub mod secrets;
+pub mod turns;
 pub mod warnings;

@@ -24,6 +24,8 @@ pub struct ApiError {
     pub fault: Fault,
     /// The API server's message, with the rejected fields and advice on what to do.
     pub message: Box<str>,
+    /// Whether the API server refused only changes of immutable fields.
+    pub is_immutable: bool,
     /// The delay before the next request that the API server asks for.
     pub retry_after: Option<Duration>,
 }
@@ -74,6 +76,7 @@ impl ApiError {
             name: name.clone(),
             fault,
             message: message.into(),
+            is_immutable: false,
             retry_after: None,
         }
     }
@@ -216,7 +219,7 @@ pub(super) fn fault_of(status: &kube::core::Status, name: &NamespacedName) -> Fa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::refusal::refusal;
+    use crate::refusal::{is_immutable, refusal};
 
     fn web() -> NamespacedName {
         NamespacedName::parse("shop/web")
@@ -234,6 +237,7 @@ mod tests {
             name: web(),
             fault: fault_of(&status, &web()),
             message: refusal(&status, None).into(),
+            is_immutable: is_immutable(&status),
             retry_after: None,
         }
     }
@@ -245,6 +249,42 @@ mod tests {
         assert!(!refused(422, authorizer).is_missing_permission());
         let webhook = "admission webhook \"w\" denied the request: User \"alice\" still has sessions";
         assert!(!refused(403, webhook).is_missing_permission());
+    }
+
+    #[test]
+    fn only_what_refuses_immutable_fields_alone_is_immutable() {
+        let status = |message: &str, causes: &[&str]| {
+            let causes: Vec<_> = causes
+                .iter()
+                .map(|cause| serde_json::json!({ "message": cause }))
+                .collect();
+            serde_json::from_value(serde_json::json!({
+                "status": "Failure", "reason": "Invalid", "code": 422, "message": message, "details": { "causes": causes },
+            }))
+            .unwrap()
+        };
+        for cause in [
+            "Invalid value: v1.LabelSelector{}: field is immutable",
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`",
+            "Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden",
+            "Invalid value: []string{}: may not change once set",
+            "Invalid value: rbac.RoleRef{}: cannot change roleRef",
+        ] {
+            assert!(is_immutable(&status("invalid", &[cause])), "{cause}");
+            assert!(
+                !is_immutable(&status("invalid", &[cause, "Required value"])),
+                "{cause}"
+            );
+            let webhook = status("admission webhook \"w\" denied the request: no", &[cause]);
+            assert!(!is_immutable(&webhook), "{cause}");
+        }
+        assert!(!is_immutable(&status("field is immutable", &[])));
+        assert!(!is_immutable(&status(
+            "invalid",
+            &["Invalid value: -1: must be greater than 0"]
+        )));
+        let policy = "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: it is immutable";
+        assert!(!is_immutable(&status(policy, &["it is immutable"])));
     }
 
     /// Regression: the refusal was retried forever silently.

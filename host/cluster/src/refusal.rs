@@ -73,6 +73,29 @@ pub fn is_message_of_a_webhook(message: &str) -> bool {
     message.starts_with("admission webhook ")
 }
 
+/// How an API server says that a field cannot change. Source: the validations of updates in `pkg/apis` of Kubernetes.
+const UNCHANGEABLE: [&str; 6] = [
+    "immutable",
+    "may not change",
+    "may not be changed",
+    "cannot change",
+    "cannot be changed",
+    "updates to ",
+];
+
+/// Reports whether the API server refused an update, and only because of fields that cannot change. What admission refuses is
+/// something else, whatever it says.
+pub fn is_immutable(status: &Status) -> bool {
+    let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
+    let says_so = |message: &str| UNCHANGEABLE.iter().any(|words| message.contains(words));
+    status.code == 422
+        && status.reason == "Invalid"
+        && !is_of_a_webhook(status)
+        && !status.message.contains("denied request")
+        && !causes.is_empty()
+        && causes.iter().all(|cause| says_so(&cause.message))
+}
+
 /// Returns the server's message, with advice where it is not obvious what to do.
 pub fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> String {
     let message = &status.message;

@@ -15,7 +15,7 @@ use super::api_error::{ApiError, Fault, fault_of};
 use super::client::{Deposed, SLOW, USUAL, WriteLimits, Writer, chain, is_deposed, warnings};
 use super::discovery::ResolvedKind;
 use super::objects::Objects;
-use super::refusal::{asked_delay, refusal, without_values};
+use super::refusal::{asked_delay, is_immutable, refusal, without_values};
 use super::turn;
 use operator_host_core::json_text::as_yaml;
 use operator_host_core::object::{NamespacedName, kind_in_words};
@@ -40,6 +40,9 @@ const MANY_READS: u32 = 10;
 
 /// A resource version that no object has: an empty etcd is at revision 1, and the first write makes it 2.
 const VERSION_OF_NONE: &str = "1";
+
+/// How much of a name is in a generated one, which must be valid for every kind.
+const PREFIX: usize = 40;
 
 /// How old API servers, such as 1.20, refuse to create a Service whose body has a resource version. For the other
 /// kinds of Kubernetes, and in later API servers, a resource version is ignored when an object is created.
@@ -266,6 +269,38 @@ impl<'a> ResourceClient<'a> {
         self.with_body("create", name, secret.as_ref(), request).await
     }
 
+    /// Checks, by a dry run, that the API server would create an object like this one if it did not exist. Its name is another
+    /// one that the API server makes. Values of which only one object can have each, such as a node port, may be taken.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn could_create(
+        &self,
+        name: &NamespacedName,
+        mut body: Value,
+        manager: &str,
+    ) -> Result<(), ApiError> {
+        let start: String = name.name.chars().take(PREFIX).collect();
+        let start = start.trim_end_matches(['-', '.']);
+        if let Some(metadata) = body["metadata"].as_object_mut() {
+            metadata.remove("name");
+            metadata.insert("generateName".into(), format!("{start}-").into());
+        }
+        let params = PostParams {
+            dry_run: true,
+            field_manager: Some(manager.to_owned()),
+        };
+        let api = self.api(name);
+        let request = async {
+            let object = serde_json::from_value(body.clone()).map_err(kube::Error::SerdeError)?;
+            api.create(&params, &object).await
+        };
+        match self.with_body("create", name, self.secret(&body), request).await {
+            Err(error) if !error.message.contains("already allocated") => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Deletes the object with this UID, and only at this resource version when one is given. `propagation` is when its
     /// dependents are deleted: [`PropagationPolicy::Background`] means after it.
     ///
@@ -458,7 +493,7 @@ impl<'a> ResourceClient<'a> {
             }
             (None, _) => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
         };
-        let mut retry_after = None;
+        let (mut retry_after, mut is_of_immutable) = (None, false);
         let (fault, message) = match answer {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(kube::Error::Api(mut status))) => {
@@ -467,6 +502,7 @@ impl<'a> ResourceClient<'a> {
                     status.message = without_values(&status.message, secret);
                 }
                 retry_after = asked_delay(&status);
+                is_of_immutable = is_immutable(&status);
                 let fault = fault_of(&status, name);
                 let namespace = name.namespace.as_deref().unwrap_or_default();
                 match fault {
@@ -507,6 +543,7 @@ impl<'a> ResourceClient<'a> {
             name: name.clone(),
             fault,
             message: message.into(),
+            is_immutable: is_of_immutable,
             retry_after,
         })
     }

@@ -41,6 +41,10 @@ pub const DIGEST_ANNOTATION: &str = "operator-host.dev/plugin-digest";
 pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
 /// Annotation of a child, from the plugin: the children that come before it, as `Kind.group/name`, separated by commas.
 pub const AFTER_ANNOTATION: &str = "operator-host.dev/after";
+/// Annotation of a child, from the plugin: how it is changed, as words such as `one,replace`.
+pub const UPDATE_ANNOTATION: &str = "operator-host.dev/update";
+/// Annotation of a child, from the plugin: what becomes of it when it is no longer wanted.
+pub const ON_REMOVAL_ANNOTATION: &str = "operator-host.dev/on-removal";
 /// Annotation of a parent that is being deleted: its cleanup is done, and its children are deleted in order. The value is
 /// the controller's finalizer and the parent's UID.
 pub const CLEANED_UP_ANNOTATION: &str = "operator-host.dev/cleaned-up";

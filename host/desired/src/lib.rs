@@ -15,3 +15,4 @@ pub mod names;
 pub mod order;
 pub mod readiness;
 pub mod selectors;
+pub mod update;

@@ -7,10 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 
 use super::provenance::SecretProof;
+use super::update::{ORPHAN, RETAIN};
 use operator_host_core::child_rules::{Removal, Scope};
 use operator_host_core::object::{
-    ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_namespace, is_reference_to,
-    maker,
+    ChildRef, NamespacedName, ON_REMOVAL_ANNOTATION, PARENT_ANNOTATION, annotation, controller_of,
+    is_namespace, is_reference_to, made_at, maker,
 };
 
 /// Reports whether a parent in `parent` may have children in `child`; `None` means no namespace. Anyone with write
@@ -56,7 +57,7 @@ pub fn is_ours(scope: Scope<'_>, object: &DynamicObject) -> bool {
     maker(object) == Some(scope.controller)
 }
 
-/// Reports whether an object is a retained child: its kind is retained, it has no controller, its label and
+/// Reports whether an object is a retained child: it or its kind is retained, it has no controller, its label and
 /// annotation name this parent, and the parent may have children there. This suffices to take it over again, but
 /// never to delete it.
 #[must_use]
@@ -67,7 +68,10 @@ pub fn retains(
     object: &DynamicObject,
 ) -> bool {
     let generated = proof.holds(scope.parent, parent, object);
+    // A later parent of the name is a stranger to an orphan.
+    let is_orphan = annotation(object, ON_REMOVAL_ANNOTATION) == Some(ORPHAN);
     removal(scope, generated, object) == Some(Removal::Retain)
+        && (!is_orphan || made_at(parent, object).is_some())
         && controller_of(object).is_none()
         && is_ours(scope, object)
         && annotation(object, PARENT_ANNOTATION) == Some(&NamespacedName::of(parent).to_string())
@@ -75,11 +79,16 @@ pub fn retains(
 }
 
 /// Returns how the configuration treats an object that is no longer wanted; `None` if the controller does not
-/// create its kind. `generated` is whether it is proved that the host generated it.
+/// create its kind. `generated` is whether it is proved that the host generated it. What an object says itself counts only
+/// without a controller: the host has applied it so.
 #[must_use]
 pub fn removal(scope: Scope<'_>, generated: bool, object: &DynamicObject) -> Option<Removal> {
     let removal = *scope.rules.children.get(&ChildRef::of(object).kind)?;
-    Some(if generated { scope.rules.generated } else { removal })
+    Some(match annotation(object, ON_REMOVAL_ANNOTATION) {
+        _ if generated => scope.rules.generated,
+        Some(RETAIN | ORPHAN) if controller_of(object).is_none() => Removal::Retain,
+        _ => removal,
+    })
 }
 
 fn is_within_reach(scope: Scope<'_>, parent: &DynamicObject, object: &DynamicObject) -> bool {

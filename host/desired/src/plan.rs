@@ -23,14 +23,15 @@ use super::ownership::retains;
 pub use super::planned::{Desired, DesiredSecret, Plan};
 use super::provenance::{ACCEPT_ANNOTATION, PROOF_ANNOTATION, SecretProof, is_accepted};
 pub use super::refusal::{Cause, Refusal};
+use super::update;
 use operator_host_contract::{GeneratedSecret, Kind, Response};
 use operator_host_core::child_rules::{Allow, ChildRules, Removal, Scope};
 use operator_host_core::object::{
     APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATED_LABEL, Identity,
-    LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
-    Provenance, annotation, controller_of, fingerprint, group_of, is_deeper, is_reference_to, is_terminating,
-    is_unreadable, kind_for_kubectl, kind_in_words, label, long_key, maker, name_problem,
-    object_name_problem, secret, unreadable,
+    LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, ON_REMOVAL_ANNOTATION, PARENT_ANNOTATION,
+    PROVENANCE_ANNOTATION, Provenance, UPDATE_ANNOTATION, annotation, controller_of, fingerprint, group_of,
+    is_deeper, is_reference_to, is_terminating, is_unreadable, kind_for_kubectl, kind_in_words, label,
+    long_key, maker, name_problem, object_name_problem, secret, unreadable,
 };
 use operator_host_core::text::shorten;
 
@@ -112,7 +113,10 @@ fn plan_without(
             Ok(key) if is_out(&key) => {}
             Ok(key) if !seen.insert(key.identity()) => refusals.push(twice(&key)),
             key => match key.and_then(|key| policy.child(key, child, generate)) {
-                Ok(desired) => plan.desired.push(desired),
+                Ok(desired) => plan.desired.push(Desired {
+                    place: index,
+                    ..desired
+                }),
                 Err(refusal) => refusals.push(refusal),
             },
         }
@@ -253,16 +257,26 @@ fn rank(kind: &Kind) -> u8 {
 impl Policy<'_> {
     fn child(&self, key: ChildRef, child: &Value, generate: &[GeneratedSecret]) -> Result<Desired, Refusal> {
         let refused = |problem: &str| Refusal::new(key.to_string(), format!(": {problem}"));
-        let Some(mut removal) = self.scope.rules.children.get(&key.kind) else {
+        let Some(configured) = self.scope.rules.children.get(&key.kind) else {
             return Err(self.kind_not_allowed(key.to_string(), &key.kind));
         };
+        let wrong =
+            |annotation: &str, problem: &str| refused(&format!("its annotation `{annotation}` {problem}"));
+        let update = update::update(child).map_err(|problem| wrong(UPDATE_ANNOTATION, &problem))?;
+        let removal = update::removal(child, *configured);
+        let mut removal = removal.map_err(|problem| wrong(ON_REMOVAL_ANNOTATION, &problem))?;
         match generate.iter().find(|secret| self.is_rest_of(&key, secret)) {
             // `secret` checks the existing object.
             Some(secret) => {
                 if let Some(problem) = rest_problem(child, secret) {
                     return Err(bad_secret(&key, &problem));
                 }
-                removal = &self.scope.rules.generated;
+                if !child["metadata"]["annotations"][ON_REMOVAL_ANNOTATION].is_null() {
+                    let problem = "is on a Secret with generated values, of which only `generated` in the configuration says \
+                                   what becomes: leave it out";
+                    return Err(wrong(ON_REMOVAL_ANNOTATION, problem));
+                }
+                removal = self.scope.rules.generated;
             }
             None => {
                 self.check_existing(&key)?;
@@ -270,9 +284,16 @@ impl Policy<'_> {
                 let is_generated =
                     |secret: Arc<DynamicObject>| self.proof.holds(self.scope.parent, self.parent, &secret);
                 if secret::is_secret_kind(&key.kind) && (self.existing)(&key).is_some_and(is_generated) {
-                    removal = &self.scope.rules.generated;
+                    removal = self.scope.rules.generated;
                 }
             }
+        }
+        let keeps_state = Removal::default_for(&key.kind) == Removal::Retain
+            || generate.iter().any(|secret| self.is_rest_of(&key, secret));
+        if update.replace && (removal == Removal::Retain || keeps_state) {
+            let problem = "says `replace`, which deletes: a claim, a generated Secret and a child that is retained are never \
+                           replaced; leave it out";
+            return Err(wrong(UPDATE_ANNOTATION, problem));
         }
         if secret::is_secret_kind(&key.kind)
             && let Some(problem) = child.as_object().and_then(secret::type_problem)
@@ -314,7 +335,7 @@ impl Policy<'_> {
                      under `allow` of the controller {controller:?}"
                 )));
             }
-            self.complete(metadata, &key, *removal);
+            self.complete(metadata, &key, removal);
             // Only the host may set these marks, on the Secrets that it generated.
             if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
                 labels.remove(GENERATED_LABEL);
@@ -322,7 +343,7 @@ impl Policy<'_> {
             if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
                 annotations.remove(PROOF_ANNOTATION);
                 annotations.remove(BESIDE_ANNOTATION);
-                if *removal == Removal::Retain && !generate.is_empty() {
+                if removal == Removal::Retain && !generate.is_empty() {
                     let names: Vec<&str> = generate.iter().map(|secret| &*secret.name).collect();
                     annotations.insert(BESIDE_ANNOTATION.into(), names.join(",").into());
                 }
@@ -353,6 +374,8 @@ impl Policy<'_> {
             fingerprint,
             after: Vec::new(),
             depth: 0,
+            update,
+            place: 0,
         })
     }
 
@@ -622,7 +645,7 @@ impl Policy<'_> {
             _ if self.scope.rules.adopt => Ok(()),
             Some(_) if marked == Some(controller) => obstacle(format!(
                 " has the label and annotation of a child, but no owner reference: it was created by someone else, or while \
-                 its kind was retained; set `adopt: true` for the controller {controller:?}, or delete it if nobody needs it"
+                 it was retained or orphaned; set `adopt: true` for the controller {controller:?}, or delete it if nobody needs it"
             )),
             _ => obstacle(format!(
                 " exists and was not created by this host; set `adopt: true` for the controller {controller:?}, or rename \

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::left_fields::{self, LeftField};
 use super::refusal::Refusal;
+use super::update::Update;
 use operator_host_contract::GeneratedSecret;
 use operator_host_core::object::{ChildRef, Identity};
 
@@ -24,6 +25,10 @@ pub struct Desired {
     pub after: Vec<ChildRef>,
     /// How many children come before it, one after the other.
     pub depth: usize,
+    /// How it is changed.
+    pub update: Update,
+    /// Its position in the answer.
+    pub place: usize,
 }
 
 impl Desired {

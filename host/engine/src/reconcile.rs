@@ -52,10 +52,12 @@ mod patience;
 mod predecessor;
 mod related;
 mod repair;
+mod replace;
 mod run;
 mod settle;
 mod snapshot;
 mod teardown;
+pub mod turns;
 
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
 /// conditions, in an Event and in the log.

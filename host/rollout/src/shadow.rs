@@ -17,7 +17,8 @@ use operator_host_core::child_rules::Removal;
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::Schemas;
 use operator_host_core::object::{
-    Identity, NamespacedName, is_built_in, is_terminating, without_host_metadata,
+    APPLIED_ANNOTATION, ChildRef, Identity, NamespacedName, annotation, is_built_in, is_terminating,
+    without_host_metadata,
 };
 use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
 use operator_host_desired::plan::{Plan, Refusal};
@@ -216,15 +217,23 @@ impl Snapshot {
         })
     }
 
-    /// Returns the observed children that would be deleted, and those that would no longer be managed.
+    /// Returns the observed children that would be deleted, and those that would no longer be managed. A change of a child that
+    /// may be replaced counts as a deletion.
     fn removed(&self, context: &Context, plan: &Plan) -> (BTreeSet<Identity>, BTreeSet<Identity>) {
         let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
         // While a parent is being deleted, children that the answer does not name stay.
         let named = plan.named();
+        let replaced = |child: &DynamicObject, key: &ChildRef| {
+            plan.desired.iter().any(|desired| {
+                desired.update.replace
+                    && desired.key.identity() == key.identity()
+                    && annotation(child, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
+            })
+        };
         let is_leaving = is_terminating(&self.parent);
         for child in self.children.iter().filter(|_| !is_leaving) {
             match removable(&context.config, context.proof_key.proof(), &self.parent, child) {
-                Some((key, _)) if named.contains(&key.identity()) => {}
+                Some((key, _)) if named.contains(&key.identity()) && !replaced(child, &key) => {}
                 Some((key, Removal::Delete)) => {
                     deleted.insert(key.identity());
                 }

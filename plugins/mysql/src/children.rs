@@ -91,13 +91,21 @@ pub(crate) fn claim(
     Ok(claim)
 }
 
+/// One server after the other is changed, the last first. Most of a pod is immutable, so it is replaced. A new image restarts the
+/// container in place, and it takes a moment until the pod is no longer Ready.
+const UPDATE: &str = "one,replace,last-first,min-ready=10";
+
 /// One server. Its spec depends only on the cluster's spec, so every reconcile returns the same pod.
 pub(crate) fn pod(cluster: &str, ordinal: u32, spec: &MySqlClusterSpec, password: &SecretKey) -> Value {
     let name = format!("{cluster}-{ordinal}");
     let mut pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": { "name": name, "labels": labels(cluster) },
+        "metadata": {
+            "name": name,
+            "labels": labels(cluster),
+            "annotations": { "operator-host.dev/update": UPDATE },
+        },
         "spec": {
             "hostname": name,
             "subdomain": cluster,

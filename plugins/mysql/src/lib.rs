@@ -11,7 +11,7 @@ mod tests;
 mod v1;
 
 use operator_plugin::prelude::*;
-use operator_plugin::{ObjectRef, rolling};
+use operator_plugin::{Object, ObjectRef};
 
 use spec::{MySqlClusterSpec, SecretKey};
 use status::MySqlClusterStatus;
@@ -76,14 +76,14 @@ fn reconcile(
     };
 
     let pods = (0..spec.replicas).map(|ordinal| children::pod(name, ordinal, spec, password));
-    let rollout = rolling(pods, &request.children);
-    if let Some(pod) = &rollout.replaced {
-        response = response.event(Event::normal(
-            "ReplacingPod",
-            format!("Replacing Pod {pod}: its spec has changed"),
-        ));
-    }
-    let status = MySqlClusterStatus::new(spec.replicas, &rollout, &request.children);
+    let observed = |pod: &Value| request.child(POD, pod["metadata"]["name"].as_str().unwrap_or_default());
+    // A pod that has ended is left out, so that the host deletes it. Until it is there again, the others stay as they are.
+    let (ended, pods): (Vec<_>, Vec<_>) =
+        pods.partition(|pod| observed(pod).is_some_and(Object::is_finished_pod));
+    let (stay, pods): (Vec<_>, Vec<_>) = pods
+        .into_iter()
+        .partition(|pod| !ended.is_empty() && observed(pod).is_some());
+    let status = MySqlClusterStatus::new(name, spec.replicas, &request.children);
     let budget = spec
         .max_unavailable
         .map(|max| children::disruption_budget(name, max));
@@ -91,8 +91,8 @@ fn reconcile(
         .child(children::service(name))
         .children(budget)
         .children(claims)
-        .children(rollout.apply)
-        .keep(rollout.keep)
+        .children(pods)
+        .keep(stay.iter().filter_map(observed))
         .condition(status.ready_condition(spec.replicas))
         .status(request.stamp(status, |status| &mut status.last_update)))
 }

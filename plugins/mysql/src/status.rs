@@ -1,6 +1,6 @@
 //! The observed state.
 
-use operator_plugin::{Condition, Object, Rollout};
+use operator_plugin::{Condition, Object};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,21 +22,18 @@ pub(crate) struct MySqlClusterStatus {
 pub(crate) enum Phase {
     /// Servers are missing or not Ready.
     Pending,
-    /// Servers of an earlier spec are being replaced.
-    Updating,
     /// As many servers as wanted are Ready, with the current spec.
     Running,
 }
 
 impl MySqlClusterStatus {
     /// From the pods' own conditions. Pods beyond `replicas` are being removed and do not count.
-    pub(crate) fn new(replicas: u32, rollout: &Rollout, observed: &[Object]) -> Self {
+    pub(crate) fn new(cluster: &str, replicas: u32, observed: &[Object]) -> Self {
         let pods = observed.iter().filter(|object| object.is_ready_pod());
-        let wanted = |pod: &&Object| rollout.names.iter().any(|name| name == pod.name());
+        let wanted =
+            |pod: &&Object| (0..replicas).any(|ordinal| pod.name() == format!("{cluster}-{ordinal}"));
         let ready_replicas = u32::try_from(pods.filter(wanted).count()).unwrap_or(replicas);
-        let phase = if rollout.outdated > 0 {
-            Phase::Updating
-        } else if ready_replicas == replicas {
+        let phase = if ready_replicas == replicas {
             Phase::Running
         } else {
             Phase::Pending
@@ -53,7 +50,6 @@ impl MySqlClusterStatus {
         let message = format!("{}/{replicas} servers are Ready", self.ready_replicas);
         match self.phase {
             Phase::Running => Condition::ready(true, "ServersReady", message),
-            Phase::Updating => Condition::ready(false, "ReplacingServers", message),
             Phase::Pending => Condition::ready(false, "ServersNotReady", message),
         }
     }

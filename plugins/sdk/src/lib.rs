@@ -61,7 +61,6 @@ mod quantity;
 mod readiness;
 mod request;
 mod response;
-mod rollout;
 mod scan;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -86,7 +85,6 @@ pub use response::{
     Condition, ConditionStatus, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue,
     Invalid, Need, ObjectRef, Response, Retry,
 };
-pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
 pub use serde_json::{Value, json};
 pub use versions::Version;
 

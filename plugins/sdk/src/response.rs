@@ -113,6 +113,25 @@ impl<Status> Response<Status> {
         self.child(child)
     }
 
+    /// Adds a child that says how it is changed, in the words of the annotation `operator-host.dev/update`: `replace` where a field
+    /// is immutable, `one` child of its kind at a time. See "Update" in the contract.
+    ///
+    /// ```
+    /// use operator_plugin::{Response, json};
+    ///
+    /// let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "db-0" }, "spec": {} });
+    /// let response = Response::<()>::empty().child_updated("one,replace,min-ready=10", pod);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When the child, its metadata or its annotations are no JSON object.
+    pub fn child_updated(self, words: &str, child: impl Into<Value>) -> Self {
+        let mut child = child.into();
+        child["metadata"]["annotations"]["operator-host.dev/update"] = words.into();
+        self.child(child)
+    }
+
     /// Adds several children; see [`child`](Self::child).
     pub fn children(mut self, children: impl IntoIterator<Item = Value>) -> Self {
         self.children.extend(children);
@@ -130,8 +149,8 @@ impl<Status> Response<Status> {
     /// # }
     /// ```
     ///
-    /// They are deleted with their parent all the same. What must outlive its parent is of a kind with `onRemoval: retain` in
-    /// the configuration.
+    /// They are deleted with their parent all the same. What must outlive its parent says so in the annotation
+    /// `operator-host.dev/on-removal`, or is of a kind with `onRemoval: retain` in the configuration.
     pub fn keep<Child: Into<ObjectRef>>(mut self, children: impl IntoIterator<Item = Child>) -> Self {
         self.record.keep.extend(children.into_iter().map(Into::into));
         self

@@ -246,15 +246,16 @@ impl<'a> Preview<'a> {
         proof: SecretProof<'_>,
         desired: &Desired,
         live: Option<&DynamicObject>,
-    ) -> anyhow::Result<Option<Difference>> {
+    ) -> anyhow::Result<Vec<Difference>> {
         if live.is_some_and(is_terminating) {
             // The object is recreated once it is deleted.
-            return Ok(None);
+            return Ok(Vec::new());
         }
+        let wanted = || serde_json::from_value(desired.new_body()).ok();
         // `plan` has refused other kinds than those that a child defines, which can be shown only as they are wanted.
         let Some(resource) = self.others.get(&desired.key.kind) else {
-            let wanted = serde_json::from_value(desired.new_body()).ok();
-            return Ok(Difference::between(&desired.key, None, wanted.as_ref()));
+            let new = Difference::between(&desired.key, None, wanted().as_ref());
+            return Ok(new.into_iter().collect());
         };
         // As in `reconcile::apply`.
         let force = live.is_some_and(|live| {
@@ -274,10 +275,17 @@ impl<'a> Preview<'a> {
             force,
             ..PatchParams::apply(&manager).dry_run()
         };
-        let after = ResourceClient::new(&self.writer, resource)
-            .apply(&desired.key.name, &body, &params)
-            .await?;
-        Ok(Difference::between(&desired.key, live, Some(&after)))
+        let objects = ResourceClient::new(&self.writer, resource);
+        let (deleted, created) = match objects.apply(&desired.key.name, &body, &params).await {
+            Ok(after) => (Difference::between(&desired.key, live, Some(&after)), None),
+            // As in `reconcile::replace`.
+            Err(refused) if refused.is_immutable && force && desired.update.replace => (
+                Difference::between(&desired.key, live, None),
+                Difference::between(&desired.key, None, wanted().as_ref()),
+            ),
+            Err(refused) => return Err(refused.into()),
+        };
+        Ok(deleted.into_iter().chain(created).collect())
     }
 
     fn deletions(

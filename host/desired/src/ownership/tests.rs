@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use operator_host_config::ControllerConfig;
 use operator_host_config::testing::config;
-use operator_host_core::object::CONTROLLER_LABEL;
+use operator_host_core::object::{CONTROLLER_LABEL, PROVENANCE_ANNOTATION};
 
 fn child(namespace: Option<&str>, more: &Value) -> DynamicObject {
     let mut child = json!({"apiVersion": "v1", "kind": "Pod", "metadata": more});
@@ -103,4 +103,40 @@ fn in_other_namespaces_only_what_is_in_one_that_the_parent_made_is_its_child() {
     let namespaces = operator_host_contract::Kind::new("v1", "Namespace");
     config.rules.children.insert(namespaces, Removal::Delete);
     assert_eq!(left(&config), ["spare", "made"]);
+}
+
+#[test]
+fn a_child_that_says_so_itself_is_retained_and_an_orphan_only_by_the_parent_that_made_it() {
+    let config = config();
+    let parent = |uid: &str| {
+        serde_json::from_value(
+            json!({"metadata": {"name": "a", "namespace": "x", "uid": uid, "generation": 1}}),
+        )
+        .unwrap()
+    };
+    let (this, later): (DynamicObject, DynamicObject) = (parent("u"), parent("v"));
+    let proof = SecretProof::Key(None);
+    for (word, by_this, by_later) in [
+        ("retain", true, true),
+        ("orphan", true, false),
+        ("delete", false, false),
+    ] {
+        let mut kept = named(Some("x"), "x/a");
+        let annotations = kept.metadata.annotations.get_or_insert_default();
+        annotations.insert(ON_REMOVAL_ANNOTATION.into(), word.into());
+        let made = "generation=1 parent=u digest=sha256:d plugin=p".to_owned();
+        annotations.insert(PROVENANCE_ANNOTATION.into(), made);
+        assert_eq!(retains(config.scope(), proof, &this, &kept), by_this, "{word}");
+        assert_eq!(retains(config.scope(), proof, &later, &kept), by_later, "{word}");
+        let expected = if by_this { Removal::Retain } else { Removal::Delete };
+        assert_eq!(removal(config.scope(), false, &kept), Some(expected), "{word}");
+        // Somebody else has annotated a child that is to go.
+        let mut owned = owned(Some("x"));
+        owned.metadata.annotations = kept.metadata.annotations;
+        assert_eq!(
+            removal(config.scope(), false, &owned),
+            Some(Removal::Delete),
+            "{word}"
+        );
+    }
 }

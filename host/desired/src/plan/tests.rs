@@ -476,3 +476,55 @@ fn children_cannot_wait_for_each_other() {
         "makes a circle: Pod default/b waits for Pod default/c waits for Pod default/b",
     );
 }
+
+#[test]
+fn a_child_says_itself_how_it_is_changed_and_removed() {
+    let says = |mut child: Value, annotations: Value| {
+        child["metadata"]["annotations"] = annotations;
+        child
+    };
+    let plan = planned(&[
+        pod("z"),
+        says(
+            pod("a"),
+            json!({ UPDATE_ANNOTATION: "replace", ON_REMOVAL_ANNOTATION: "delete" }),
+        ),
+        says(pod("b"), json!({ ON_REMOVAL_ANNOTATION: "retain" })),
+    ]);
+    let owners = |at: usize| !plan.desired[at].body["metadata"]["ownerReferences"].is_null();
+    assert!(plan.desired[0].update.replace && owners(0));
+    assert!(!owners(1), "a retained child has no owner");
+    assert_eq!((plan.desired[0].place, plan.desired[2].place), (1, 0));
+    for (child, annotations, expected) in [
+        (
+            pod("p"),
+            json!({ UPDATE_ANNOTATION: "replac" }),
+            "did you mean `replace`",
+        ),
+        (
+            claim(),
+            json!({ UPDATE_ANNOTATION: "replace" }),
+            "are never replaced",
+        ),
+        (
+            pod("p"),
+            json!({ UPDATE_ANNOTATION: "replace", ON_REMOVAL_ANNOTATION: "orphan" }),
+            "are never replaced",
+        ),
+        (
+            claim(),
+            json!({ ON_REMOVAL_ANNOTATION: "delete" }),
+            "the configuration retains the kind",
+        ),
+    ] {
+        refused(&[says(child, annotations)], expected);
+    }
+    let mut config = config();
+    config
+        .rules
+        .children
+        .insert(Kind::new("v1", "PersistentVolumeClaim"), Removal::Delete);
+    let replaced = [says(claim(), json!({ UPDATE_ANNOTATION: "replace" }))];
+    let plan = plan_with(&config, &parent(Some("default")), None, &replaced, &[]);
+    first_refusal(plan, "are never replaced");
+}

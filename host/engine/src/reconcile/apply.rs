@@ -1,7 +1,9 @@
 //! Applies the children that differ from their known state, with server-side apply.
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream;
@@ -19,12 +21,14 @@ use super::freshness::may_create;
 use super::outcome::Changes;
 use super::patience::unless_silent;
 use super::repair;
+use super::replace::replace;
 use super::run::Run;
 use super::secrets::Generated;
+use super::turns::{self, Turned};
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::client::warnings;
 use operator_host_cluster::resource_client::ResourceClient;
-use operator_host_contract::{EventType, Kind};
+use operator_host_contract::EventType;
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::other_writer;
 use operator_host_core::object::{
@@ -35,7 +39,7 @@ use operator_host_desired::drift::{self, Difference, drift};
 use operator_host_desired::left_fields;
 use operator_host_desired::order::{Order, Waiting};
 use operator_host_desired::ownership::{owns, retains};
-use operator_host_desired::plan::Desired;
+use operator_host_desired::plan::{Desired, Plan};
 
 /// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
 const MAX_PATH: usize = 256;
@@ -47,6 +51,10 @@ const CONCURRENCY: usize = 4;
 pub(super) struct Applied {
     /// What children wait for that were not applied.
     pub waiting: Vec<Waiting>,
+    /// Messages about the children that wait for their turn.
+    pub turns: Vec<String>,
+    /// When the host looks again whether it is the turn of the next one.
+    pub again: Option<Duration>,
     /// Messages about the children that are not applied yet, because they were written too often.
     pub held: Vec<String>,
     /// Errors for children that the API server rejected.
@@ -62,12 +70,16 @@ pub(super) struct Applied {
 pub(super) async fn apply(
     run: &Run<'_>,
     parent: &DynamicObject,
-    desired: &[Desired],
+    plan: &Plan,
     generated: &Generated<'_>,
     changes: &mut Changes,
 ) -> Applied {
     let mut applied = Applied::default();
+    let desired = plan.desired.as_slice();
     let order = &Order::of(desired);
+    let Turned { turns, again } = turns::decide(run, parent, plan, order);
+    let turns = &turns.waiting;
+    applied.again = again;
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.depth == b.depth && a.key.kind == b.key.kind) {
         let is_stopped = &AtomicBool::new(false);
@@ -83,7 +95,7 @@ pub(super) async fn apply(
                 if generated.get(&desired.key).is_some_and(|made| Some(made) != uid) {
                     return Ok(ApplyOutcome::Outdated);
                 }
-                apply_one(run, parent, desired, live.as_ref(), order).await
+                apply_one(run, parent, desired, live.as_ref(), order, turns).await
             })
             .collect();
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
@@ -94,6 +106,11 @@ pub(super) async fn apply(
                 Some(Ok(ApplyOutcome::Outdated)) => applied.stop = Some(Stop::Outdated),
                 Some(Ok(ApplyOutcome::ParentChanged)) => applied.stop = Some(Stop::ParentChanged),
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
+                Some(Ok(ApplyOutcome::Replaced(waiting))) => {
+                    changes.deleted.push(desired.key.clone());
+                    applied.waiting.push(waiting);
+                }
+                Some(Ok(ApplyOutcome::Turn(why))) => applied.turns.push(why),
                 Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {
                     let going = run
@@ -128,12 +145,16 @@ pub(super) async fn apply(
     applied
 }
 
-enum ApplyOutcome {
+pub(super) enum ApplyOutcome {
     Created,
     Updated,
     Unchanged,
     /// It comes after a child that is not ready.
     Waiting(Waiting),
+    /// It is deleted, to be created again.
+    Replaced(Waiting),
+    /// It waits for its turn.
+    Turn(String),
     /// It was written too often.
     Held(String),
     /// It is the rest of a generated Secret that is gone.
@@ -148,11 +169,16 @@ async fn apply_one(
     desired: &Desired,
     live: Option<&LiveChild>,
     order: &Order<'_>,
+    turns: &HashMap<ChildRef, String>,
 ) -> Result<ApplyOutcome, ApiError> {
     let drift = live.and_then(|live| drift_of(run, parent, desired, live));
     let may_apply = match live.is_some() && drift.is_none() {
         true => Err(ApplyOutcome::Unchanged),
-        false => may_apply(run, parent, desired, live, drift.as_ref(), order),
+        // What others changed is restored at once.
+        false => match turns.get(&desired.key) {
+            Some(why) if !is_terminating(parent) => Err(ApplyOutcome::Turn(why.clone())),
+            _ => may_apply(run, parent, desired, live, drift.as_ref(), order),
+        },
     };
     let outcome = match may_apply {
         Err(outcome) => outcome,
@@ -166,7 +192,9 @@ async fn apply_one(
     };
     run.memory(|memory| match &outcome {
         // It is not applied, so it cannot be changed back.
-        ApplyOutcome::Waiting(_) => memory.contests.forget(&desired.key),
+        ApplyOutcome::Waiting(_) | ApplyOutcome::Turn(_) | ApplyOutcome::Replaced(_) => {
+            memory.contests.forget(&desired.key);
+        }
         _ if live.is_none() || drift.is_some() => {}
         _ if live.is_some_and(|live| is_terminating(&live.object)) => memory.contests.forget(&desired.key),
         _ => memory.contests.is_as_desired(&desired.key, Instant::now()),
@@ -186,14 +214,7 @@ fn may_apply<'a>(
     let is_correction = live.is_some_and(|live| is_correction(desired, &live.object));
     // What the plugin wanted before is restored at once, and a cleanup can change what exists.
     let may_wait = live.is_none() || !(is_correction || is_terminating(parent));
-    let has_status = |kind: &Kind| {
-        run.cluster
-            .served
-            .others
-            .get(kind)
-            .is_some_and(|kind| kind.has_status)
-    };
-    if may_wait && let Some(waiting) = order.waits_for(desired, |key| run.caches.existing(key), has_status) {
+    if may_wait && let Some(waiting) = turns::waits_for(run, desired, order) {
         return Err(ApplyOutcome::Waiting(waiting));
     }
     if !is_correction && let Some(why) = held(run, parent, &desired.key) {
@@ -270,12 +291,19 @@ async fn send(
     for warning in warnings {
         pass_on(run, parent, key, &warning);
     }
-    let (answer, refused) = answer.inspect_err(|error| {
+    let answer = answer.inspect_err(|error| {
         run.caches.record_refused_namespace(error);
         if error.is_lost_race() {
             run.doubt(run.name);
         }
-    })?;
+    });
+    let (answer, refused) = match (answer, live) {
+        (Err(refused), Some(live)) if refused.is_immutable && !is_correction(desired, &live.object) => {
+            let is_ours = is_known_child(run, parent, &live.object) && !is_terminating(parent);
+            return replace(run, desired, live, is_ours, &objects, refused).await;
+        }
+        (answer, _) => answer?,
+    };
     let object = live.map(|live| &*live.object);
     let was = object.and_then(|live| live.metadata.resource_version.as_ref());
     let outcome = match object {

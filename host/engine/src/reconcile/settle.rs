@@ -23,12 +23,15 @@ use super::status::unwritten;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_contract::{Export, Kind, Request, Response};
 use operator_host_core::clock::now;
-use operator_host_core::object::ChildRef;
+use operator_host_core::object::{ChildRef, first_few};
 use operator_host_desired::conditions::{Reason, Verdict};
 use operator_host_desired::order::Waiting;
 use operator_host_desired::plan::{Cause, Plan};
 use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
+
+/// How many children that wait for their turn are named.
+const SHOWN: usize = 3;
 
 /// Asks the plugin and realizes its answers until an iteration changes nothing. Therefore the last answer, and the status
 /// with it, describes the children that this reconcile has written.
@@ -81,6 +84,7 @@ pub(super) async fn settle(
         } = response;
         collect_events(&mut events, published);
         let again = realized.applied.awaits_others.then_some(OBSTRUCTED);
+        let again = again.into_iter().chain(realized.applied.again).min();
         let verdict = if export == Export::Cleanup {
             let waiting = realized.applied.waiting.into_iter().next();
             // A cleanup is over when the plugin says so, although it has just changed something, unless a child waits. What
@@ -140,10 +144,10 @@ async fn realize(
     };
     let refused = std::mem::take(&mut plan.refused);
     let left_out = (!refused.is_empty()).then_some(ReconcileError::Refused(refused));
-    let before = changes.writes();
+    let before = (changes.writes(), changes.deleted.len());
     let generated = generate(run, parent, response, &plan, changes).await?;
-    let mut applied = apply(run, parent, &plan.desired, &generated, changes).await;
-    let changed = changes.writes() > before;
+    let mut applied = apply(run, parent, &plan, &generated, changes).await;
+    let changed = (changes.writes(), changes.deleted.len()) != before;
     let may_pass = applied.failed.iter().all(ApiError::is_passing);
     match left_out {
         // An error that may pass does not hide the refusals, which do not.
@@ -214,6 +218,10 @@ async fn prune_and_judge(
     Ok(Judged::As(match applied.waiting.into_iter().next() {
         _ if !applied.held.is_empty() => Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". "))),
         Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
+        None if !applied.turns.is_empty() => Verdict::Reconciling(Reason::new(
+            "WaitingForTurn",
+            first_few(applied.turns, SHOWN, "; "),
+        )),
         // One that is missing was deleted after it was applied.
         None => readiness::verdict(
             &plan,

@@ -12,6 +12,7 @@ use super::contests::Contests;
 use super::pace::Pace;
 use super::unkept::Unkept;
 use crate::reconcile::status::unwritten::Unwritten;
+use crate::reconcile::turns::TurnMemory;
 use crate::work_queue::Trigger;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::digest::Digest;
@@ -39,6 +40,8 @@ pub struct ParentMemory {
     pub(in crate::reconcile) silences: HashMap<Identity, (Pace, ApiError)>,
     /// The generation and the plugin version that these and the pace of the status are about.
     pub(super) paced: Option<(Option<i64>, Digest)>,
+    /// Children that are changed one at a time.
+    pub(in crate::reconcile) turns: TurnMemory,
     /// Children that others may be changing back.
     pub contests: Contests,
     /// What decided which children are retained when the last of them lost its owner reference: a hash of the parent's UID

@@ -30,6 +30,8 @@ fn parts_of(body: &Value, ours: &Value, mut live: Value, path: &str) -> Vec<(Str
         name: NamespacedName::parse("n/a"),
     };
     let desired = Desired {
+        update: operator_host_desired::update::Update::default(),
+        place: 0,
         key,
         body: body.clone(),
         left: Vec::new(),

@@ -1,0 +1,190 @@
+//! Children that are deleted and created again, because the API server refuses a change of a field that is immutable.
+
+use crate::support::prelude::*;
+
+const JOB: &str = "batch/v1/Job";
+const QUOTA: &str = "v1/ResourceQuota";
+const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: batch/v1, kind: Job}]";
+
+fn says(mut child: Value, annotations: Value) -> Value {
+    child["metadata"]["annotations"] = annotations;
+    child
+}
+
+fn replaceable(child: Value) -> Value {
+    says(child, json!({ "operator-host.dev/update": "replace" }))
+}
+
+/// A ConfigMap whose data cannot change.
+fn fixed(name: &str, text: &str) -> Value {
+    let mut child = config_map(name, text);
+    child["immutable"] = true.into();
+    child
+}
+
+fn job(image: &str, restart: &str) -> Value {
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "job" },
+        "spec": { "template": { "spec": {
+            "restartPolicy": restart, "containers": [{ "name": "job", "image": image }],
+        } } },
+    })
+}
+
+async fn uid(scenario: &Scenario, kind: &str, name: &str) -> String {
+    let object = scenario.get(kind, name).await.expect("the child");
+    object.metadata.uid.unwrap()
+}
+
+/// Returns how often an object was created.
+async fn creations(scenario: &Scenario, name: &str) -> usize {
+    let writes = scenario.all_writes(cluster().await).await;
+    let is_created = writes.iter().filter(|write| {
+        let of = write
+            .object_ref
+            .as_ref()
+            .is_some_and(|object| object.name == name);
+        of && write
+            .response_status
+            .as_ref()
+            .is_some_and(|status| status.code == 201)
+    });
+    is_created.count()
+}
+
+#[tokio::test]
+async fn a_child_with_an_immutable_field_is_deleted_and_created_again_in_its_order() {
+    let (scenario, _host) = puppets("replaced", CHILDREN).await;
+    let last = |text: &str| {
+        says(
+            config_map("last", text),
+            json!({ "operator-host.dev/after": "ConfigMap/fixed" }),
+        )
+    };
+    scenario.ready_wants("p", &[fixed("fixed", "1"), last("1")]).await;
+    let before = uid(&scenario, CONFIG_MAP, "fixed").await;
+
+    // Without the annotation nothing is deleted, and the words say what the author can do.
+    scenario.wants("p", &[fixed("fixed", "2"), last("2")]).await;
+    let advice = "Reconciling=True ApplyFailed: ConfigMap replaced/fixed … immutable … operator-host.dev/update to `replace`";
+    scenario.until_told("p", advice).await;
+    assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, before);
+
+    // What comes after it waits until it is there again.
+    scenario
+        .patch(
+            CONFIG_MAP,
+            "fixed",
+            json!({ "metadata": { "finalizers": ["test/hold"] } }),
+        )
+        .await;
+    scenario
+        .wants("p", &[replaceable(fixed("fixed", "2")), last("2")])
+        .await;
+    let is_going = |map: &DynamicObject| map.metadata.deletion_timestamp.is_some();
+    scenario.until(CONFIG_MAP, "fixed", "going", is_going).await;
+    scenario.until_told("p", "Reconciling=True WaitingForChild").await;
+    assert_eq!(scenario.text_of("last").await, "1");
+    scenario
+        .patch(CONFIG_MAP, "fixed", json!({ "metadata": { "finalizers": null } }))
+        .await;
+    scenario.until_ready("p").await;
+    assert_eq!(scenario.text_of("fixed").await, "2");
+    assert_eq!(scenario.text_of("last").await, "2");
+    assert_ne!(uid(&scenario, CONFIG_MAP, "fixed").await, before);
+    assert_eq!(creations(&scenario, "fixed").await, 2);
+
+    // A change that the API server takes replaces nothing.
+    let now = uid(&scenario, CONFIG_MAP, "fixed").await;
+    let mut labelled = replaceable(fixed("fixed", "2"));
+    labelled["metadata"]["labels"] = json!({ "tier": "web" });
+    scenario.ready_wants("p", &[labelled, last("2")]).await;
+    assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, now);
+}
+
+#[tokio::test]
+async fn a_host_that_is_killed_after_the_deletion_creates_the_child_once() {
+    let (scenario, host) = puppets("replaced-killed", CHILDREN).await;
+    scenario
+        .ready_wants("p", &[replaceable(fixed("fixed", "1"))])
+        .await;
+    scenario
+        .patch(
+            CONFIG_MAP,
+            "fixed",
+            json!({ "metadata": { "finalizers": ["test/hold"] } }),
+        )
+        .await;
+    scenario.wants("p", &[replaceable(fixed("fixed", "2"))]).await;
+    let is_going = |map: &DynamicObject| map.metadata.deletion_timestamp.is_some();
+    scenario.until(CONFIG_MAP, "fixed", "going", is_going).await;
+    host.kill();
+    scenario
+        .patch(CONFIG_MAP, "fixed", json!({ "metadata": { "finalizers": null } }))
+        .await;
+    scenario.until_gone(CONFIG_MAP, "fixed").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    scenario.until_text("fixed", "2").await;
+    scenario.until_ready("p").await;
+    assert_eq!(creations(&scenario, "fixed").await, 2);
+}
+
+#[tokio::test]
+async fn a_refusal_of_another_kind_deletes_nothing() {
+    let (scenario, _host) = puppets("replaced-not", CHILDREN).await;
+    scenario
+        .wants(
+            "p",
+            &[
+                replaceable(job("job:1", "Never")),
+                replaceable(fixed("fixed", "1")),
+            ],
+        )
+        .await;
+    scenario.until_synced("p").await;
+    let (job_before, fixed_before) = (
+        uid(&scenario, JOB, "job").await,
+        uid(&scenario, CONFIG_MAP, "fixed").await,
+    );
+    // An invalid value beside the immutable field: the Job could not be created again.
+    let invalid = [
+        replaceable(job("job:2", "Always")),
+        replaceable(fixed("fixed", "1")),
+    ];
+    scenario.wants("p", &invalid).await;
+    scenario
+        .until_told("p", "Reconciling=True ApplyFailed: Job")
+        .await;
+    assert_eq!(uid(&scenario, JOB, "job").await, job_before);
+
+    // A quota that is full: the ConfigMap could not be created again.
+    let used = scenario.names(CONFIG_MAP).await.len().to_string();
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "full" },
+        "spec": { "hard": { "count/configmaps": used } },
+    });
+    scenario.apply(&quota.to_string()).await;
+    let is_counted = |quota: &DynamicObject| quota.data["status"]["used"]["count/configmaps"] == used;
+    scenario.until(QUOTA, "full", "counted", is_counted).await;
+    let changed = [
+        replaceable(job("job:1", "Never")),
+        replaceable(fixed("fixed", "2")),
+    ];
+    scenario.wants("p", &changed).await;
+    scenario
+        .until_told(
+            "p",
+            "Reconciling=True ApplyFailed: ConfigMap … it is not replaced, because … exceeded quota",
+        )
+        .await;
+    assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, fixed_before);
+    scenario.delete(QUOTA, "full").await;
+    scenario.until_text("fixed", "2").await;
+
+    // Without the invalid value, the Job is replaced.
+    scenario.wants("p", &[replaceable(job("job:2", "Never"))]).await;
+    let is_new =
+        |job: &DynamicObject| job.data["spec"]["template"]["spec"]["containers"][0]["image"] == "job:2";
+    scenario.until(JOB, "job", "the new one", is_new).await;
+    assert_ne!(uid(&scenario, JOB, "job").await, job_before);
+}
