@@ -24,6 +24,7 @@ use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, versi
 use operator_host_delivery::registry::Live;
 use operator_host_desired::ownership::{parent_by_owner, parent_of, reaches};
 use operator_host_engine::reconcile::context::Context;
+use operator_host_engine::reconcile::needs::is_readable;
 use operator_host_engine::reconcile::observer::Observer;
 use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
 use operator_host_engine::work_queue::{Trigger, Work};
@@ -541,7 +542,11 @@ fn related_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
         return;
     }
     for object in change.both() {
-        for parent in context.state.needs.parents_in_need_of(kind, object) {
+        let namespace = object.metadata.namespace.as_deref();
+        let may_read =
+            |parent: &NamespacedName| is_readable(&context.config, parent.namespace.as_deref(), namespace);
+        let parents = context.state.needs.parents_in_need_of(kind, object);
+        for parent in parents.into_iter().filter(may_read) {
             context.queue.enqueue(&parent, Trigger::Related);
         }
     }

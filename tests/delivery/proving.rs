@@ -413,3 +413,23 @@ async fn each_reason_to_hold_a_version_back_is_named() {
     stage.swap(5);
     until_live(&host, 5, "proved").await;
 }
+
+#[tokio::test]
+async fn a_change_of_a_child_that_may_be_replaced_counts_as_its_deletion() {
+    let scenario = Scenario::new("proving-replaced").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let replaceable = |text: &str| {
+        let mut child = config_map("a", text);
+        child["metadata"]["annotations"] = json!({"operator-host.dev/update": "replace"});
+        json!({"children": [child]})
+    };
+    let variants = json!({"1": {"response": replaceable("y")}, "2": {"response": replaceable("x")}});
+    let spec = json!({"response": replaceable("x"), "variants": variants});
+    scenario.ready_with("p", spec).await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(&line, "it would delete 1 of 1 child");
+    stage.swap(2);
+    until_live(&host, 2, "1 object: 1 unchanged").await;
+}

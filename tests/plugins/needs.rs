@@ -74,3 +74,45 @@ async fn what_is_needed_by_name_or_label_is_read_and_a_change_of_it_reconciles_a
         )
         .await;
 }
+
+#[tokio::test]
+async fn a_need_about_every_namespace_is_about_those_that_the_controller_may_read() {
+    let scenario = Scenario::new("needs-all").await;
+    for name in ["needs-all-a", "needs-all-b", "needs-none"] {
+        scenario.create_namespace(name).await;
+    }
+    let more = "children: []\nreads: [{apiVersion: v1, kind: ConfigMap}]\notherNamespaces: [needs-all-*]";
+    let host = scenario.start(&controller("puppet.wasm", more));
+    let read = |expected: &[&str]| {
+        let expected = json!({ "blue": expected });
+        move |puppet: &DynamicObject| puppet.data["status"]["read"] == expected
+    };
+    let needs = [need(
+        "blue",
+        &json!({"namespace": "*", "labelSelector": "team=blue"}),
+    )];
+    scenario.puppet("p", spec(&needs)).await;
+    scenario.until(PUPPET, "p", "nothing", read(&[])).await;
+    for (namespace, name, expected) in [
+        ("needs-all", "z", &["z"][..]),
+        ("needs-all-b", "b", &["z", "b"]),
+        ("needs-all-a", "a", &["z", "a", "b"]),
+    ] {
+        scenario.beside(namespace).apply(&labelled(name, "blue")).await;
+        scenario.until(PUPPET, "p", "one more", read(expected)).await;
+    }
+    // What it may not read is no reason to reconcile it.
+    let before = host.reconciles("needs-all/p");
+    scenario
+        .beside("needs-none")
+        .apply(&labelled("hidden", "blue"))
+        .await;
+    scenario.beside("needs-all-b").delete(CONFIG_MAP, "b").await;
+    scenario.until(PUPPET, "p", "one less", read(&["z", "a"])).await;
+    assert!(host.reconciles("needs-all/p") <= before + 2, "{}", host.log());
+    let named = [need("blue", &json!({"namespace": "*", "name": "a"}))];
+    scenario.puppet("p", spec(&named)).await;
+    scenario
+        .until(PUPPET, "p", "the one of the name", read(&["a"]))
+        .await;
+}

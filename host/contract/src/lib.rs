@@ -383,7 +383,8 @@ pub struct Need {
     pub api_version: String,
     /// The kind.
     pub kind: String,
-    /// The namespace; absent: the parent's own namespace, or none for a cluster-scoped kind.
+    /// The namespace; absent: the parent's own namespace, or none for a cluster-scoped kind; `*`: every namespace that the
+    /// controller may read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// The name of the object; absent: every object that matches the selector.
@@ -392,6 +393,17 @@ pub struct Need {
     /// A label selector, as in `kubectl get -l`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_selector: Option<String>,
+}
+
+impl Need {
+    /// The namespace that means every namespace that the controller may read.
+    pub const EVERYWHERE: &str = "*";
+
+    /// Reports whether it is about every namespace that the controller may read.
+    #[must_use]
+    pub fn is_everywhere(&self) -> bool {
+        self.namespace.as_deref() == Some(Self::EVERYWHERE)
+    }
 }
 
 /// Something in a parent that its user must change.

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 use operator_host_contract::{Kind, Need};
 use operator_host_core::object::{NamespacedName, Selector};
 
-/// Reports whether a parent's need selects an object.
+/// Reports whether a parent's need selects an object, if the controller may read it.
 #[must_use]
 pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &DynamicObject) -> bool {
     let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
@@ -16,7 +16,9 @@ pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &Dynam
             .name
             .as_ref()
             .is_none_or(|name| object.metadata.name.as_ref() == Some(name))
-        && (object.metadata.namespace.is_none() || object.metadata.namespace.as_ref() == namespace)
+        && (need.is_everywhere()
+            || object.metadata.namespace.is_none()
+            || object.metadata.namespace.as_ref() == namespace)
         && selector(need).is_ok_and(|selector| selector.matches(object.labels()))
 }
 

@@ -416,7 +416,7 @@ impl Need {
         }
     }
 
-    /// Reads from another namespace than the parent's. The host's configuration must allow it.
+    /// Reads from another namespace than the parent's, or with `*` from every namespace. The host's configuration must allow it.
     #[must_use]
     pub fn in_namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());

@@ -310,7 +310,7 @@ impl Case {
         let namespace = metadata["namespace"].as_str().or(own.as_str());
         object["apiVersion"] == need.api_version.as_str()
             && object["kind"] == need.kind.as_str()
-            && namespace == wanted
+            && (namespace == wanted || wanted == Some("*"))
             && need.name.as_deref().is_none_or(|name| metadata["name"] == name)
             && need
                 .label_selector

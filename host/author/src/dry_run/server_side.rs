@@ -327,7 +327,7 @@ impl RelatedObjects for Preview<'_> {
         let objects = ResourceClient::new(&self.writer, resource);
         let mut place = everything_in(wanted.namespace.as_deref());
         let found = match &need.name {
-            Some(name) => {
+            Some(name) if !need.is_everywhere() => {
                 place.name.clone_from(name);
                 let found = objects.get(&place).await;
                 found.map(|found| {
@@ -337,9 +337,11 @@ impl RelatedObjects for Preview<'_> {
                         .collect()
                 })
             }
-            None => objects.list(&place, need.label_selector.as_deref()).await,
+            _ => objects.list(&place, need.label_selector.as_deref()).await,
         };
         let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(&error.message))?;
+        let is_named = |it: &DynamicObject| need.name.is_none() || it.metadata.name == need.name;
+        found.retain(|it| is_named(it) && wanted.may_read(self.config, it));
         found.iter_mut().for_each(slim);
         found.sort_by_cached_key(NamespacedName::of);
         Ok(found.into_iter().map(Arc::new).collect())

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -66,18 +67,19 @@ pub(super) struct Applied {
 }
 
 /// Applies the children that differ. One failure does not prevent the other applies. A child that is the rest of a generated
-/// Secret is applied only to that Secret.
+/// Secret is applied only to that Secret. `shown` are the children that the plugin has seen.
 pub(super) async fn apply(
     run: &Run<'_>,
     parent: &DynamicObject,
     plan: &Plan,
+    shown: &[Arc<DynamicObject>],
     generated: &Generated<'_>,
     changes: &mut Changes,
 ) -> Applied {
     let mut applied = Applied::default();
     let desired = plan.desired.as_slice();
     let order = &Order::of(desired);
-    let Turned { turns, again } = turns::decide(run, parent, plan, order);
+    let Turned { turns, again } = turns::decide(run, parent, plan, shown, order);
     let turns = &turns.waiting;
     applied.again = again;
     // One kind after the other, since a pod may need the claim before it.

@@ -112,13 +112,23 @@ pub struct Wanted<'a> {
     pub need: &'a Need,
     /// Its kind.
     pub kind: Kind,
-    /// The namespace to read; `None` for a cluster-scoped kind.
+    /// The namespace to read; `None` for a cluster-scoped kind, and for every namespace.
     pub namespace: Option<String>,
+    /// The parent's namespace.
+    own: Option<String>,
     /// Its label selector.
     pub selector: Selector,
 }
 
 impl Wanted<'_> {
+    /// Reports whether an object that it selects may be read: what is about every namespace is about those that the controller
+    /// may read.
+    #[must_use]
+    pub fn may_read(&self, config: &ControllerConfig, object: &DynamicObject) -> bool {
+        !self.need.is_everywhere()
+            || is_readable(config, self.own.as_deref(), object.metadata.namespace.as_deref())
+    }
+
     /// Creates the error for a need that cannot be read now.
     #[must_use]
     pub fn unreadable(&self, problem: &str) -> NeedError {
@@ -157,6 +167,12 @@ pub async fn read_all(
     Ok(related)
 }
 
+/// Reports whether the plugin of a parent in the namespace `own` may read objects in `namespace`; `None` means no namespace.
+#[must_use]
+pub fn is_readable(config: &ControllerConfig, own: Option<&str>, namespace: Option<&str>) -> bool {
+    namespace.is_none_or(|namespace| own == Some(namespace) || config.other_namespaces.contains(namespace))
+}
+
 /// Checks that a need is allowed and valid.
 ///
 /// # Errors
@@ -183,7 +199,14 @@ pub fn check<'a>(
     }
     let problems = [
         (&need.name, object_name_problem as fn(&str) -> _),
-        (&need.namespace, name_problem),
+        (
+            if need.is_everywhere() {
+                &None
+            } else {
+                &need.namespace
+            },
+            name_problem,
+        ),
     ];
     for (name, problem) in problems {
         if let Some(name) = name
@@ -194,19 +217,17 @@ pub fn check<'a>(
         }
     }
     let own = parent.namespace();
-    let namespace = if namespaced {
-        need.namespace.clone().or_else(|| own.clone())
-    } else {
-        None
+    let namespace = match namespaced && !need.is_everywhere() {
+        true => need.namespace.clone().or_else(|| own.clone()),
+        false => None,
     };
-    if namespaced && namespace.is_none() {
+    if namespaced && namespace.is_none() && !need.is_everywhere() {
         return refused(format!(
-            "{kind} is namespaced and the parent is not: the plugin must name a namespace"
+            "{kind} is namespaced and the parent is not: the plugin must name a namespace, or `*` for every one"
         ));
     }
     if let (Some(namespace), Rights::Configured(config)) = (&namespace, rights)
-        && own.as_ref() != Some(namespace)
-        && !config.rules.other_namespaces.contains(namespace)
+        && !is_readable(config, own.as_deref(), Some(namespace))
     {
         return refused(format!(
             "the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration"
@@ -223,6 +244,7 @@ pub fn check<'a>(
         need,
         kind,
         namespace,
+        own,
         selector,
     })
 }

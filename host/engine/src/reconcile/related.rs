@@ -7,7 +7,8 @@ use kube::core::DynamicObject;
 
 use super::context::Context;
 use super::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use operator_host_cluster::cache::WatchState;
+use operator_host_cluster::cache::{Reflector, WatchState};
+use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::object::NamespacedName;
 
@@ -29,6 +30,9 @@ impl RelatedObjects for Context {
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
         let namespace = wanted.namespace.as_deref();
         let reads = self.caches.reads.get(&wanted.kind);
+        if let (true, Some(reads)) = (wanted.need.is_everywhere(), reads) {
+            return everywhere(&self.config, wanted, &reads.all());
+        }
         let Some(watch) = reads.and_then(|watches| watches.of(namespace)) else {
             let namespace = namespace.unwrap_or_default();
             return Err(wanted.refused(&format!(
@@ -49,4 +53,25 @@ impl RelatedObjects for Context {
         objects.retain(|object| wanted.selector.matches(object.labels()));
         Ok(objects)
     }
+}
+
+/// Reads what a need selects in every namespace that the controller may read.
+fn everywhere(
+    config: &ControllerConfig,
+    wanted: &Wanted<'_>,
+    watches: &[Arc<Reflector>],
+) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
+    let mut objects = Vec::new();
+    for watch in watches {
+        if let WatchState::Failing(problem) = watch.state_now() {
+            return Err(wanted.unreadable(&problem));
+        }
+        objects.extend(watch.select(None, &wanted.selector));
+    }
+    let name = wanted.need.name.as_ref();
+    objects.retain(|object| {
+        name.is_none_or(|name| object.metadata.name.as_ref() == Some(name)) && wanted.may_read(config, object)
+    });
+    objects.sort_by_cached_key(|object| NamespacedName::of(object));
+    Ok(objects)
 }

@@ -146,7 +146,7 @@ async fn realize(
     let left_out = (!refused.is_empty()).then_some(ReconcileError::Refused(refused));
     let before = (changes.writes(), changes.deleted.len());
     let generated = generate(run, parent, response, &plan, changes).await?;
-    let mut applied = apply(run, parent, &plan, &generated, changes).await;
+    let mut applied = apply(run, parent, &plan, shown, &generated, changes).await;
     let changed = (changes.writes(), changes.deleted.len()) != before;
     let may_pass = applied.failed.iter().all(ApiError::is_passing);
     match left_out {

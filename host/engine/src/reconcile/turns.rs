@@ -1,6 +1,7 @@
 //! Changes the children of one kind one at a time, where the plugin says so.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -65,11 +66,18 @@ pub(super) struct Turned {
 }
 
 /// Decides whose turn it is, and says so when one child keeps the others waiting for long.
-pub(super) fn decide(run: &Run<'_>, parent: &DynamicObject, plan: &Plan, order: &Order<'_>) -> Turned {
+pub(super) fn decide(
+    run: &Run<'_>,
+    parent: &DynamicObject,
+    plan: &Plan,
+    shown: &[Arc<DynamicObject>],
+    order: &Order<'_>,
+) -> Turned {
     let (now, mut again) = (Instant::now(), None::<Duration>);
-    let is_going = |key: &&ChildRef| run.caches.existing(key).is_some_and(|kept| is_terminating(&kept));
-    let mut going: Vec<_> = plan.keep.iter().filter(is_going).cloned().collect();
-    going.sort();
+    // As the plugin saw it: it may be gone since, and the answer does not name it yet. An SDK keeps such a child.
+    let going = shown.iter().filter(|child| is_terminating(child));
+    let going = going.map(|child| ChildRef::of(child));
+    let going: Vec<_> = going.filter(|key| plan.keep.contains(key)).collect();
     let turns = turns(&plan.desired, &going, |child, turn| {
         let live = run.caches.existing(&child.key);
         let is_blocked = || waits_for(run, child, order).is_some();

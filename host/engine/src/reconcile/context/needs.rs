@@ -83,7 +83,10 @@ impl Needs {
         let candidates = index.candidates(kind, object);
         // A cluster-scoped object is in the reach of the parents of every namespace.
         candidates
-            .filter(|entry| namespace.is_none() || namespace == entry.namespace.as_ref())
+            .filter(|entry| {
+                let is_everywhere = entry.namespace.as_deref() == Some(Need::EVERYWHERE);
+                is_everywhere || namespace.is_none() || namespace == entry.namespace.as_ref()
+            })
             .filter(|entry| entry.selector.matches(object.labels()))
             .map(|entry| entry.parent.clone())
             .collect()

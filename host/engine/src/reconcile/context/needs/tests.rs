@@ -38,7 +38,7 @@ fn need() -> impl Strategy<Value = Need> {
     let kind = prop::sample::select(vec!["ConfigMap", "Node"]);
     (
         kind,
-        prop::option::of("[xy]"),
+        prop::option::of("[xy*]"),
         prop::option::of("[mn]"),
         prop::option::of(selector),
     )
