@@ -48,7 +48,7 @@ export interface Need {
   apiVersion: string;
   /** The kind. */
   kind: string;
-  /** Absent: the parent's own namespace, or none for a cluster-scoped kind. */
+  /** Absent: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller may read. */
   namespace?: string;
   /** Absent: every object that the selector picks. */
   name?: string;

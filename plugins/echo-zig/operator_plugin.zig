@@ -74,7 +74,7 @@ pub const Need = struct {
     apiVersion: []const u8,
     /// The kind.
     kind: []const u8,
-    /// Absent: the parent's own namespace, or none for a cluster-scoped kind.
+    /// Absent: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller may read.
     namespace: ?[]const u8 = null,
     /// Absent: every object that the selector picks.
     name: ?[]const u8 = null,

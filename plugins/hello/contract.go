@@ -207,7 +207,7 @@ type need struct {
 	APIVersion string `json:"apiVersion"`
 	// The kind.
 	Kind string `json:"kind"`
-	// Absent: the parent's own namespace, or none for a cluster-scoped kind.
+	// Absent: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller may read.
 	Namespace string `json:"namespace,omitempty"`
 	// Absent: every object that the selector picks.
 	Name string `json:"name,omitempty"`

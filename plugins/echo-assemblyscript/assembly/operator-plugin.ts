@@ -259,7 +259,7 @@ export class Need {
   apiVersion: string = "";
   /** The kind. */
   kind: string = "";
-  /** Absent: the parent's own namespace, or none for a cluster-scoped kind. */
+  /** Absent: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller may read. */
   @omitnull()
   namespace: string | null = null;
   /** Absent: every object that the selector picks. */

@@ -192,7 +192,8 @@ typedef struct operator_host_plugin_types_need_t {
   plugin_string_t   api_version;
   // The kind.
   plugin_string_t   kind;
-  // `none`: the parent's own namespace, or none for a cluster-scoped kind.
+  // `none`: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller
+  // may read.
   plugin_option_string_t   namespace_;
   // `none`: every object that the selector picks.
   plugin_option_string_t   name;
