@@ -99,7 +99,8 @@ crds: ## Regenerate manifests/crds from the program and the sample plugins
 	plugins/build.sh
 	mkdir -p manifests/helm/crds
 	$(target)/debug/operator-host schema controller > manifests/crds/controllers.operator-host.dev.yaml
-	cp manifests/crds/controllers.operator-host.dev.yaml manifests/helm/crds/
+	$(target)/debug/operator-host schema external > manifests/crds/externals.operator-host.dev.yaml
+	cp manifests/crds/{controllers,externals}.operator-host.dev.yaml manifests/helm/crds/
 	$(target)/debug/operator-host crd plugins/target/plugins/echo.wasm > manifests/crds/echoes.my-operator.dev.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/hello.wasm > manifests/crds/helloes.fraim.co.jp.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/myapp.wasm > manifests/crds/myapps.example.com.yaml

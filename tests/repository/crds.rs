@@ -25,17 +25,21 @@ fn the_committed_definitions_are_what_the_plugins_print() {
 }
 
 #[test]
-fn the_committed_definition_of_controller_is_what_the_program_prints() {
-    let printed = program(&["schema", "controller"]).prints();
-    for folder in ["manifests/crds", "manifests/helm/crds"] {
-        let file = root().join(folder).join("controllers.operator-host.dev.yaml");
-        let committed = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(
-            printed,
-            committed,
-            "{} is outdated: run `make crds`",
-            file.display()
-        );
+fn the_committed_definitions_of_the_host_are_what_the_program_prints() {
+    for (kind, plural) in [("controller", "controllers"), ("external", "externals")] {
+        let printed = program(&["schema", kind]).prints();
+        for folder in ["manifests/crds", "manifests/helm/crds"] {
+            let file = root()
+                .join(folder)
+                .join(format!("{plural}.operator-host.dev.yaml"));
+            let committed = std::fs::read_to_string(&file).unwrap_or_default();
+            assert_eq!(
+                printed,
+                committed,
+                "{} is outdated: run `make crds`",
+                file.display()
+            );
+        }
     }
 }
 

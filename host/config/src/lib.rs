@@ -4,6 +4,8 @@
 //! the line and the column.
 
 pub mod ceilings;
+pub mod endpoints;
+pub mod external;
 pub mod identity;
 pub mod keys;
 pub mod leadership;

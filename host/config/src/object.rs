@@ -455,6 +455,10 @@ mod tests {
                 "{error}"
             );
         }
+        let kind = json!({"apiVersion": "operator-host.dev/v1alpha1", "kind": "External"});
+        read(&host, &spec(&json!({"children": [kind]}))).unwrap();
+        let error = read(&host, &spec(&json!({"parent": kind}))).unwrap_err();
+        assert!(error.contains("a kind of the host itself"), "{error}");
         // Such names are free in the groups of others.
         for kind in ["AllowList", "Scale", "ConfigMapList"] {
             let kind = json!({"apiVersion": "test.operator-host.dev/v1", "kind": kind});

@@ -13,7 +13,6 @@ use tracing_subscriber::EnvFilter;
 use super::ceilings::Ceilings;
 use super::leadership::{LeadershipConfig, LeadershipMode};
 use super::limits::{Concurrency, RawLimits, RawWrites};
-use super::object;
 use super::proving::RawProving;
 use super::registry::{RawPlugin, RawRegistry};
 use super::values::{Label, Text, Value, invalid};
@@ -22,6 +21,7 @@ use super::{
     Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_RESYNC,
     DefinitionsMode, Places, ServiceAccount,
 };
+use super::{external, object};
 use crate::trust::Trust;
 use operator_host_contract::Kind;
 use operator_host_core::backoff::BackoffConfig;
@@ -300,7 +300,8 @@ impl RawController {
         let mut known = BTreeMap::<(String, String), Kind>::new();
         let mut generated = Removal::Retain;
         for (index, Child(kind, removal)) in self.children.into_iter().enumerate() {
-            if let Some(message) = is_no_object(&kind) {
+            // What is outside of the cluster is a child like any other.
+            if let Some(message) = is_no_object(&kind).filter(|_| kind != external::kind()) {
                 return Err((format!("children[{index}]"), message));
             }
             if secret::is_secret_kind(&kind) {

@@ -170,7 +170,8 @@ pub async fn read_all(
 /// Reports whether the plugin of a parent in the namespace `own` may read objects in `namespace`; `None` means no namespace.
 #[must_use]
 pub fn is_readable(config: &ControllerConfig, own: Option<&str>, namespace: Option<&str>) -> bool {
-    namespace.is_none_or(|namespace| own == Some(namespace) || config.other_namespaces.contains(namespace))
+    namespace
+        .is_none_or(|namespace| own == Some(namespace) || config.rules.other_namespaces.contains(namespace))
 }
 
 /// Checks that a need is allowed and valid.
