@@ -16,6 +16,7 @@ mod controllers;
 mod definitions;
 mod delivery;
 mod deploy;
+mod external;
 mod faults;
 mod leadership;
 mod page;

@@ -295,6 +295,27 @@ impl Scenario {
         )
     }
 
+    /// Starts `operator-host egress` with a file of endpoints, as the replica of this name.
+    #[allow(dead_code, reason = "the benchmark does not use it")]
+    pub fn start_egress(&self, name: &str, endpoints: &Path) -> Host {
+        let folder = self.folder.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let log = folder.join("host.log");
+        let arguments = ["egress", "--endpoints", &endpoints.display().to_string()].map(str::to_owned);
+        let environment = [
+            ("KUBECONFIG", self.kubeconfig()),
+            ("OPERATOR_HOST_LOG", Path::new("info,operator_host_egress=debug")),
+            ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
+            ("HOSTNAME", Path::new(name)),
+        ];
+        let output = Output::File(log.clone());
+        let process = Component::spawn("egress", Path::new(HOST), &arguments, &environment, output);
+        Host {
+            process: process.expect("it starts"),
+            log,
+        }
+    }
+
     /// Returns the API of a kind in this namespace, or in none; `kind` is as in [`resource`].
     pub fn api(&self, kind: &str) -> Api<DynamicObject> {
         self.api_in(&self.namespace, kind)
@@ -459,7 +480,8 @@ impl Scenario {
 
     /// Returns the end of the log of this scenario's hosts.
     pub fn log_tail(&self) -> String {
-        tail(&self.folder.path().join("host.log"))
+        let logs = ["host.log", "egress/host.log"].map(|log| tail(&self.folder.path().join(log)));
+        logs.join("\n")
     }
 
     /// Returns [`Scenario::writes`] including everything observed so far. An object can be observed before its

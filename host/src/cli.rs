@@ -2,12 +2,16 @@
 
 pub mod compile_plugin;
 pub mod completions;
+pub mod egress;
 pub mod explain;
 pub mod plugins;
 pub mod run;
 pub mod uninstall;
 
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
 use operator_host_author::{
     check, crd, diff, new, pack, push, rbac, render, replay, schema, sign, verify, webhook_manifests,
 };
@@ -29,6 +33,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers of a configuration until SIGTERM or Ctrl-C
     Run(run::Args),
+    /// Carry out Externals, which stand for what is outside of the cluster, until SIGTERM or Ctrl-C
+    Egress(egress::Args),
     /// Create a plugin project in Rust, Go, C, JavaScript, TypeScript, Python, Zig or AssemblyScript
     New(new::Args),
     /// Show the live version of each plugin in a running host, and the versions held back, with the reasons
@@ -66,4 +72,19 @@ pub enum Command {
     /// Compile the plugin on standard input (internal)
     #[command(hide = true)]
     CompilePlugin(compile_plugin::Args),
+}
+
+/// Returns what SIGTERM or Ctrl-C cancels. A second one ends the process.
+fn stop_on_signal() -> std::io::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let on_signal = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        on_signal.cancel();
+        // A second signal ends the process at once.
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        std::process::exit(1);
+    });
+    Ok(stop)
 }

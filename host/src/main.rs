@@ -10,7 +10,7 @@ use operator_host_author::{
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    if !matches!(command, Command::Run(_)) {
+    if !matches!(command, Command::Run(_) | Command::Egress(_)) {
         end_with_the_reader();
     }
     // The child lowers its priority, which only threads started afterwards inherit.
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match command {
             Command::Run(args) => cli::run::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Egress(args) => cli::egress::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::New(args) => new::run(&args).map(|()| ExitCode::SUCCESS),
             Command::Plugins(args) => cli::plugins::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Crd(args) => crd::run(args).await.map(|()| ExitCode::SUCCESS),

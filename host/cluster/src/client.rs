@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body as HttpBody, Bytes};
-use hyper::{Request, Response};
+use hyper::{Request, Response, Uri};
 use hyper_rustls::builderstates::WantsProtocols1;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
@@ -34,7 +34,7 @@ use operator_host_config::leadership::Timing;
 use operator_host_telemetry::metrics::Metrics;
 
 use self::access::{Access, Made, Origin, Renewing};
-pub use self::fence::{Deposed, is_deposed};
+pub use self::fence::{Deposed, Fenced, is_deposed};
 use self::fence::{Fencing, fencing};
 use self::measured::Measured;
 use self::multiplexed::Multiplexed;
@@ -137,6 +137,12 @@ impl Connection {
     #[must_use]
     pub fn pod_namespace(&self) -> Option<&str> {
         self.is_in_pod.then_some(&*self.default_namespace)
+    }
+
+    /// Returns the URL of the API server.
+    #[must_use]
+    pub fn server(&self) -> Uri {
+        self.access.current().config.cluster_url.clone()
     }
 
     /// Returns the host's own client, for reads that a reconcile waits for. When a connection goes dead silently, a request

@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::leadership::{DEFAULT_LEASE, LeadershipConfig, LeadershipMode};
-use super::namespaces::NamespacePatterns;
 use super::values::{AtMost, Label, Text, Value, yaml};
 use super::{ConfigError, ServiceAccount, read};
+use operator_host_core::namespaces::NamespacePatterns;
 use operator_host_core::object::is_config_map_key;
 
 /// Default of the Lease's name: another one than that of the host.

@@ -4,11 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Failure;
+use super::{Failure, stop_on_signal};
 use crate::operator::{self, Setup};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
@@ -206,18 +204,4 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 fn size(text: &str) -> Result<u64, String> {
     let size = parse_size(text).and_then(|size| u64::try_from(size).ok());
     size.ok_or_else(|| "expected bytes, such as `65536`, `512Ki` or `64Mi`".to_owned())
-}
-
-fn stop_on_signal() -> std::io::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let on_signal = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        on_signal.cancel();
-        // A second signal ends the process at once.
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        std::process::exit(1);
-    });
-    Ok(stop)
 }

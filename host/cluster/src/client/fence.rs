@@ -65,17 +65,23 @@ pub(super) type Fencing = BoxCloneSyncService<Uri, Fenced<TokioIo<TcpStream>>, B
 
 /// Fences the connections of a connector.
 pub(super) fn fencing(connector: HttpConnector, term: Term) -> Fencing {
-    let fenced = move |stream| Fenced { stream, term };
+    let fenced = move |stream| Fenced::new(stream, term);
     BoxCloneSyncService::new(connector.map_response(fenced).map_err(BoxError::from))
 }
 
 /// A connection that sends nothing while its term is not held.
-pub(super) struct Fenced<S> {
+pub struct Fenced<S> {
     stream: S,
     term: Term,
 }
 
 impl<S> Fenced<S> {
+    /// Fences a connection.
+    #[must_use]
+    pub const fn new(stream: S, term: Term) -> Self {
+        Self { stream, term }
+    }
+
     fn check(&self) -> io::Result<()> {
         if self.term.holds() {
             return Ok(());

@@ -1,0 +1,112 @@
+//! What identifies this process to an endpoint: read from a Secret, kept for a while, and never shown.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use super::secrets::{Secret, SecretError, Secrets};
+use operator_host_config::endpoints::{Credentials, Form};
+use operator_host_core::sync::lock;
+
+/// How long what was read is used. A server that refuses it ends that.
+const KEPT: Duration = Duration::from_secs(30);
+/// A shorter text is not searched for in what is reported: it would be found by chance.
+const SHORTEST: usize = 4;
+
+/// One header, and the texts in it that nobody may see.
+pub(crate) struct Credential {
+    pub(crate) header: HeaderName,
+    pub(crate) value: HeaderValue,
+    secret: Vec<String>,
+}
+
+/// The credential of an endpoint as it was last read.
+#[derive(Default)]
+pub(crate) struct Kept(Mutex<Option<(Instant, Arc<Credential>)>>);
+
+impl Kept {
+    /// Returns the credential.
+    ///
+    /// # Errors
+    /// Why it cannot be read or sent.
+    pub(crate) async fn get(
+        &self,
+        of: &Credentials,
+        secrets: &Secrets<'_>,
+    ) -> Result<Arc<Credential>, SecretError> {
+        let known = lock(&self.0).clone();
+        if let Some((read, credential)) = known.filter(|(read, _)| read.elapsed() < KEPT) {
+            let _ = read;
+            return Ok(credential);
+        }
+        let secret = secrets.read(&of.namespace, &of.name).await?;
+        let credential = Arc::new(credential(of, &secret)?);
+        *lock(&self.0) = Some((Instant::now(), Arc::clone(&credential)));
+        Ok(credential)
+    }
+
+    /// Reads it again the next time. Returns whether it is older than a moment, so that reading it may help.
+    pub(crate) fn forget(&self) -> bool {
+        let known = lock(&self.0).take();
+        known.is_some_and(|(read, _)| read.elapsed() > Duration::from_secs(1))
+    }
+}
+
+fn credential(of: &Credentials, secret: &Secret) -> Result<Credential, SecretError> {
+    let value = |key: &str| {
+        secret
+            .value(key)
+            .map(|text| text.trim_end_matches(['\n', '\r']).to_owned())
+    };
+    let (header, text, hidden) = match &of.form {
+        Form::Header(name, key) => {
+            let token = value(key)?;
+            let name = HeaderName::try_from(name.as_str());
+            (
+                name.map_err(|_| secret.unusable("cannot be sent"))?,
+                token.clone(),
+                vec![token],
+            )
+        }
+        Form::Bearer(key) => {
+            let token = value(key)?;
+            (AUTHORIZATION, format!("Bearer {token}"), vec![token])
+        }
+        Form::Basic => {
+            let (user, password) = (value("username")?, value("password")?);
+            let encoded = json!(ByteString(format!("{user}:{password}").into_bytes()));
+            let encoded = encoded.as_str().unwrap_or_default().to_owned();
+            (AUTHORIZATION, format!("Basic {encoded}"), vec![password, encoded])
+        }
+    };
+    let mut value = HeaderValue::try_from(text)
+        .map_err(|_| secret.unusable("has a value with characters that a header cannot have"))?;
+    value.set_sensitive(true);
+    Ok(Credential {
+        header,
+        value,
+        secret: hidden,
+    })
+}
+
+impl Credential {
+    /// Reports whether a value contains the credential: a server may send back what it was sent.
+    pub(crate) fn is_in(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => self.is_within(text),
+            Value::Array(values) => values.iter().any(|value| self.is_in(value)),
+            Value::Object(fields) => fields
+                .iter()
+                .any(|(key, value)| self.is_within(key) || self.is_in(value)),
+            _ => false,
+        }
+    }
+
+    fn is_within(&self, text: &str) -> bool {
+        let all = self.secret.iter().filter(|secret| secret.len() >= SHORTEST);
+        all.into_iter().any(|secret| text.contains(secret.as_str()))
+    }
+}

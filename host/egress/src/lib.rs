@@ -1,0 +1,329 @@
+//! Carries out Externals: resources outside of the cluster that are objects in it.
+//!
+//! It runs as a process of its own, `operator-host egress`, the only one that connects to anything but the API server. In
+//! reading order: [`reconcile`] knows the steps; `spec` is what an External says, `holders` which of two holds, `matches` whether
+//! an answer is as wanted, `secrets` and `credentials` what is filled in, `status` what is told. `transport` sends one bounded
+//! request, by `connector` to an `address` that is allowed. `file` has the endpoints, and `context` what all share.
+//!
+//! Invariants: nothing is sent that the file of endpoints does not allow; every request is preceded by a GET that showed that it
+//! is needed, or undoes a deleted object; no text of an answer becomes part of a message, and no credential part of anything.
+
+mod address;
+mod connector;
+mod context;
+mod credentials;
+mod file;
+mod holders;
+mod matches;
+mod reconcile;
+mod secrets;
+mod spec;
+mod status;
+mod transport;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+use tokio::time::{Instant, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::field::Empty;
+use tracing::{Instrument as _, error, info, info_span, warn};
+
+use self::context::{Context, Lane, Line, WORKERS};
+use self::file::{File, Loaded};
+use self::reconcile::reconcile;
+use self::status::Next;
+use operator_host_cluster::cache::{CachePolicy, Change, KeepPolicy, SharedCache, Subscriber, WatchState};
+use operator_host_cluster::client::{ClientError, Connection, Pace};
+use operator_host_cluster::discovery::{Discovery, ResolvedKind};
+use operator_host_cluster::event_recorder::Events;
+use operator_host_cluster::kind_reflectors::KindReflectors;
+use operator_host_cluster::renewed::Renewed;
+use operator_host_cluster::term::Term;
+use operator_host_config::endpoints::EndpointsConfig;
+use operator_host_config::external;
+use operator_host_core::object::NamespacedName;
+use operator_host_core::object::Provenance;
+use operator_host_engine::work_queue::Work;
+use operator_host_instruments::Instruments;
+use operator_host_instruments::health::Unreached;
+use operator_host_lease::Leadership;
+use operator_host_telemetry::trace;
+
+/// How often the file of endpoints is compared.
+const COMPARE: Duration = Duration::from_secs(1);
+/// How long to wait before the kind is looked for again.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long looking up the API server's addresses may take.
+const LOOK_UP: Duration = Duration::from_secs(5);
+/// How long requests in progress may take after the signal to stop. A pod has 30 seconds by default.
+const DRAIN: Duration = Duration::from_secs(25);
+/// The average and the burst of writes to the API server a second.
+const WRITES: (u32, u32) = (200, 1000);
+
+/// What the command line says.
+pub struct Setup {
+    /// The file of endpoints.
+    pub file: PathBuf,
+    /// What it says at the start.
+    pub config: EndpointsConfig,
+    /// The unique identity of this process.
+    pub identity: String,
+}
+
+/// Carries out Externals until `stop`.
+///
+/// # Errors
+/// When the connection to the API server cannot be used, or a file that the file of endpoints names.
+pub async fn run(
+    setup: Setup,
+    connection: Arc<Connection>,
+    instruments: Instruments,
+    stop: CancellationToken,
+) -> Result<(), EgressError> {
+    let file = Renewed::new(File(setup.file)).map_err(EgressError::File)?;
+    let (client, watch_client) = (connection.client()?, connection.watch_client()?);
+    let reach = Arc::clone(&connection);
+    instruments.health.ask_for_reach(move || {
+        let unreached = reach.unreached()?;
+        Some(Unreached {
+            lasting: unreached.lasting,
+            why: unreached.why,
+            may_restart_help: !unreached.is_answered,
+        })
+    });
+    let kinds = Arc::new(Discovery::new(
+        watch_client.clone(),
+        Arc::clone(&instruments.metrics),
+    ));
+    let watches = SharedCache::new(watch_client, Arc::clone(&kinds), Arc::clone(&instruments.metrics));
+    let all = CachePolicy {
+        all: true,
+        ..CachePolicy::default()
+    };
+    watches.keep(KeepPolicy::from([(external::kind(), all)]));
+    let election = &setup.config.leadership;
+    let own = connection.writer_factory(&Term::endless(), &election.timing)?;
+    let limits = Arc::new(own.write_limits(Pace::new(1, 1)));
+    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host-egress".to_owned());
+    let events = Events::new(
+        own.writer(None)?.limited(&limits),
+        instance,
+        Arc::clone(&instruments.metrics),
+    );
+    let leadership = Leadership::start(
+        election,
+        &connection,
+        &setup.identity,
+        events.clone(),
+        &instruments,
+    )?;
+    let limits = Arc::new(leadership.factory().write_limits(Pace::new(WRITES.0, WRITES.1)));
+    let writer = leadership.factory().writer(None)?.limited(&limits);
+    let work = async {
+        let (kind, externals) = found(&kinds, &watches, &setup.config.namespaces).await;
+        instruments.health.applied();
+        info!(
+            externals = externals.names().len(),
+            "ready to carry out Externals"
+        );
+        loop {
+            let loaded = file.current();
+            let reserved = reserved(&connection).await;
+            let (kind, externals) = (Arc::clone(&kind), Arc::clone(&externals));
+            let context = Context::new(
+                externals,
+                kind,
+                &loaded,
+                &reserved,
+                writer.clone(),
+                instruments.clone(),
+            );
+            tokio::select! {
+                () = writer.term.begun() => lead(Arc::new(context), &writer.term, &file, &loaded, &stop).await,
+                () = changed(&file, &loaded) => {}
+            }
+            if stop.is_cancelled() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        // `lead` ends by itself.
+        () = work => {}
+        () = connection.keep_asking(client) => {}
+        () = async { stop.cancelled().await; sleep(DRAIN).await } => {}
+    }
+    instruments.health.stopping();
+    leadership.release().await;
+    let _ = timeout(Duration::from_secs(1), events.flush()).await;
+    Ok(())
+}
+
+/// Why the process cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// The API server cannot be used.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The file of endpoints, or one that it names, cannot be used.
+    #[error("{0}")]
+    File(String),
+}
+
+/// Waits until the kind is served and listed.
+async fn found(
+    kinds: &Discovery,
+    watches: &SharedCache,
+    namespaces: &BTreeSet<String>,
+) -> (Arc<ResolvedKind>, Arc<KindReflectors>) {
+    let mut said = false;
+    let kind = loop {
+        match kinds.resolve(&external::kind()).await {
+            Ok(kind) => break kind,
+            Err(error) if !std::mem::replace(&mut said, true) => {
+                warn!("{error}; install manifests/crds/externals.operator-host.dev.yaml; waiting for it");
+            }
+            Err(_) => {}
+        }
+        sleep(LOOK).await;
+    };
+    let watch = |namespace: Option<&str>| watches.watch(&external::kind(), namespace);
+    let externals = match namespaces.is_empty() {
+        true => KindReflectors::everywhere(watch(None)),
+        false => {
+            let each = namespaces.iter().map(|name| (name.clone(), watch(Some(name))));
+            KindReflectors::by_namespace(each.collect())
+        }
+    };
+    for watch in externals.all() {
+        // The sender is in the watch, which logs why it fails.
+        let _ = watch.state().wait_for(|state| *state == WatchState::Synced).await;
+    }
+    (kind, Arc::new(externals))
+}
+
+/// Returns the addresses of the API server.
+async fn reserved(connection: &Connection) -> Vec<IpAddr> {
+    let server = connection.server();
+    let hosts = server.host().map(|host| host.trim_matches(['[', ']']).to_owned());
+    let hosts = hosts.into_iter().chain(std::env::var("KUBERNETES_SERVICE_HOST"));
+    let mut found = Vec::new();
+    for host in hosts {
+        if let Ok(Ok(addresses)) = timeout(LOOK_UP, lookup_host((host, 443))).await {
+            found.extend(addresses.map(|address| address.ip()));
+        }
+    }
+    found
+}
+
+/// Waits until the file says something else.
+async fn changed(file: &Renewed<File>, loaded: &Arc<Loaded>) {
+    let mut compare = interval(COMPARE);
+    while Arc::ptr_eq(&file.current(), loaded) {
+        compare.tick().await;
+    }
+}
+
+/// Reconciles until the term ends, the file changes or `stop`; then waits for the requests in progress.
+async fn lead(
+    context: Arc<Context>,
+    term: &Term,
+    file: &Renewed<File>,
+    loaded: &Arc<Loaded>,
+    stop: &CancellationToken,
+) {
+    let stay = term.stay();
+    let weak = Arc::downgrade(&context);
+    let changed_object = move |change: &Change<'_>| {
+        if let Some(context) = weak.upgrade() {
+            context.changed(change);
+        }
+    };
+    let subscriber: Subscriber = Arc::new(move |_, change| changed_object(change));
+    let watches = context.externals.all().into_iter();
+    let subscriptions: Vec<_> = watches
+        .map(|watch| watch.subscribe(Arc::clone(&subscriber)))
+        .collect();
+    context.enqueue_all();
+    let workers = TaskTracker::new();
+    let lanes = context.lanes.values().map(|lane| Some(Arc::clone(lane)));
+    for lane in lanes.chain([None]) {
+        for _ in 0..WORKERS {
+            workers.spawn(work(Arc::clone(&context), lane.clone()));
+        }
+    }
+    workers.close();
+    tokio::select! {
+        () = term.ended() => {}
+        () = changed(file, loaded) => {}
+        () = stop.cancelled() => {}
+    }
+    context.lines().for_each(|line| line.queue.close());
+    workers.wait().await;
+    drop(subscriptions);
+    drop(stay);
+}
+
+/// Reconciles the Externals of one endpoint, or those without one.
+async fn work(context: Arc<Context>, lane: Option<Arc<Lane>>) {
+    let line = context.line_of(lane.as_deref());
+    while let Some(work) = line.queue.next().await {
+        let name = work.parent.clone();
+        let next = process(&context, line, work).await;
+        context.schedule(line, &name, next);
+        line.queue.done(&name, |_| false);
+    }
+}
+
+async fn process(context: &Arc<Context>, line: &Line, work: Work) -> Next {
+    let (waited, started) = (work.since.elapsed(), Instant::now());
+    let trigger = work.reasons.first().map_or("none", |reason| reason.as_str());
+    let root = root_span(context, line, &work.parent, trigger);
+    let span = info_span!("reconcile", endpoint = line.name, external = %work.parent);
+    // Spawn a task, so that a panic ends this reconcile and not the worker.
+    let running = {
+        let (context, root) = (Arc::clone(context), root.clone());
+        let name = work.parent.clone();
+        tokio::spawn(async move { trace::around(&root, reconcile(&context, &name)).await }.instrument(span))
+    };
+    let next = running.await.unwrap_or_else(|panic| {
+        error!(external = %work.parent, %panic, "internal error: a reconcile panicked; please report it");
+        Next::Backoff(Duration::from_secs(60))
+    });
+    line.metrics.reconciled(trigger, waited, started.elapsed());
+    next
+}
+
+/// Creates the root span of one reconcile. It names the plugin's call that wants the External.
+fn root_span(context: &Context, line: &Line, name: &NamespacedName, trigger: &'static str) -> tracing::Span {
+    context.instruments.tracer.root(None, || {
+        let span = info_span!(
+            target: trace::TARGET,
+            parent: None,
+            "reconcile",
+            operator.endpoint = line.name,
+            operator.trigger = trigger,
+            operator.plugin.digest = Empty,
+            operator.parent.uid = Empty,
+            operator.parent.generation = Empty,
+            k8s.object.kind = external::KIND,
+            k8s.object.name = name.name,
+            k8s.namespace.name = name.namespace.as_deref(),
+        );
+        let external = context.externals.get(name);
+        if let Some(provenance) = external.as_deref().and_then(Provenance::of) {
+            span.record("operator.plugin.digest", provenance.digest);
+            if let Some((generation, uid)) = provenance.parent {
+                span.record("operator.parent.uid", uid);
+                span.record("operator.parent.generation", generation);
+            }
+        }
+        span
+    })
+}

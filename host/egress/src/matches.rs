@@ -1,0 +1,182 @@
+//! Whether an answer contains what an External wants of it.
+
+use std::cell::Cell;
+
+use serde_json::{Number, Value};
+
+/// The most values that one comparison looks at. Lists in any order take many.
+const MOST: u32 = 4_000_000;
+
+/// Returns the JSON pointer of the first value in `wanted` that the answer does not contain; `None` when it contains all.
+///
+/// An object contains another one when it has all its fields. A list contains another one of the same length when each of its
+/// elements contains a different one of the other's, in any order. `null` is contained in null and in what is absent.
+pub(crate) fn difference(wanted: &Value, answer: &Value) -> Option<String> {
+    let fuel = Cell::new(MOST);
+    let mut path = String::new();
+    (!contains(wanted, answer, &fuel)).then(|| {
+        fuel.set(MOST);
+        first(wanted, answer, &fuel, &mut path);
+        path
+    })
+}
+
+fn contains(wanted: &Value, answer: &Value, fuel: &Cell<u32>) -> bool {
+    let Some(left) = fuel.get().checked_sub(1) else {
+        return false;
+    };
+    fuel.set(left);
+    match (wanted, answer) {
+        (Value::Object(wanted), Value::Object(answer)) => {
+            wanted.iter().all(|(key, wanted)| match answer.get(key) {
+                Some(answer) => contains(wanted, answer, fuel),
+                None => wanted.is_null(),
+            })
+        }
+        (Value::Array(wanted), Value::Array(answer)) => {
+            wanted.len() == answer.len() && is_matching(wanted, answer, fuel)
+        }
+        (Value::Number(wanted), Value::Number(answer)) => is_equal(wanted, answer),
+        _ => wanted == answer,
+    }
+}
+
+/// Writes where the first difference is.
+fn first(wanted: &Value, answer: &Value, fuel: &Cell<u32>, path: &mut String) {
+    let deeper = match (wanted, answer) {
+        (Value::Object(wanted), Value::Object(answer)) => {
+            let of = |key: &String| answer.get(key).unwrap_or(&Value::Null);
+            let found = wanted
+                .iter()
+                .find(|(key, wanted)| !contains(wanted, of(key), fuel));
+            found.map(|(key, wanted)| (key.replace('~', "~0").replace('/', "~1"), wanted, of(key)))
+        }
+        (Value::Array(wanted), Value::Array(answer)) if wanted.len() == answer.len() => {
+            let lacks = |wanted: &Value| !answer.iter().any(|answer| contains(wanted, answer, fuel));
+            let found = wanted
+                .iter()
+                .zip(answer)
+                .enumerate()
+                .find(|(_, (wanted, _))| lacks(wanted));
+            found.map(|(index, (wanted, answer))| (index.to_string(), wanted, answer))
+        }
+        _ => None,
+    };
+    if let Some((key, wanted, answer)) = deeper {
+        path.push('/');
+        path.push_str(&key);
+        first(wanted, answer, fuel, path);
+    }
+}
+
+/// Reports whether each wanted element can have an element of its own: a matching in a bipartite graph.
+fn is_matching(wanted: &[Value], answer: &[Value], fuel: &Cell<u32>) -> bool {
+    // Which wanted element each element of the answer is taken by.
+    let mut taken: Vec<Option<usize>> = vec![None; answer.len()];
+    (0..wanted.len()).all(|start| augment(start, wanted, answer, &mut taken, fuel))
+}
+
+/// Finds an element for one more wanted element, by a search in breadth along those that are taken.
+fn augment(
+    start: usize,
+    wanted: &[Value],
+    answer: &[Value],
+    taken: &mut [Option<usize>],
+    fuel: &Cell<u32>,
+) -> bool {
+    let mut came_from: Vec<Option<usize>> = vec![None; answer.len()];
+    let mut next = vec![start];
+    while let Some(of) = next.pop() {
+        // Most lists have the same order as before.
+        let order = (of..answer.len()).chain(0..of);
+        for index in order {
+            if came_from[index].is_some() || !contains(&wanted[of], &answer[index], fuel) {
+                continue;
+            }
+            came_from[index] = Some(of);
+            match taken[index] {
+                Some(other) => next.push(other),
+                None => {
+                    let mut free = Some(index);
+                    while let Some(index) = free {
+                        let of = came_from[index];
+                        let before = taken.iter().position(|it| of.is_some() && *it == of);
+                        taken[index] = of;
+                        free = before.filter(|_| of != Some(start));
+                    }
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
+fn is_equal(a: &Number, b: &Number) -> bool {
+    a == b
+        || matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a.total_cmp(&b).is_eq())
+            && (a.is_f64() || b.is_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_contains_fields_and_lists_of_the_same_length_in_any_order() {
+        for (wanted, answer) in [
+            (json!({"a": 1}), json!({"a": 1, "b": 2})),
+            (json!({"a": 1.0}), json!({"a": 1})),
+            (json!({"a": null}), json!({})),
+            (json!([1, 2]), json!([2, 1])),
+            (
+                json!([{"a": 1}, {"a": 1, "b": 2}]),
+                json!([{"a": 1, "b": 2}, {"a": 1}]),
+            ),
+            (
+                json!([{}, {"a": 1}, {"a": 1, "b": 2}]),
+                json!([{"a": 1, "b": 2}, {"a": 1}, {}]),
+            ),
+            (json!([[1], [2]]), json!([[2], [1]])),
+            (json!([]), json!([])),
+        ] {
+            assert_eq!(difference(&wanted, &answer), None, "{wanted} {answer}");
+        }
+        for (wanted, answer, pointer) in [
+            (json!({"a": {"b~/": 1}}), json!({"a": {}}), "/a/b~0~1"),
+            (
+                json!({"rrsets": [{"ttl": 300}]}),
+                json!({"rrsets": [{"ttl": 60}]}),
+                "/rrsets/0/ttl",
+            ),
+            (json!({"rrsets": [1]}), json!({"rrsets": []}), "/rrsets"),
+            (json!([1, 1]), json!([1, 2]), ""),
+            (json!([{"a": 1}, {"a": 1}]), json!([{"a": 1}, {"b": 1}]), ""),
+            (json!([1, 3]), json!([1, 2]), "/1"),
+            (json!({"a": "1"}), json!({"a": 1}), "/a"),
+            (
+                json!({"a": 9_007_199_254_740_993_i64}),
+                json!({"a": 9_007_199_254_740_992_i64}),
+                "/a",
+            ),
+            (json!({"a": 1}), json!("a"), ""),
+        ] {
+            assert_eq!(
+                difference(&wanted, &answer).as_deref(),
+                Some(pointer),
+                "{wanted} {answer}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_hostile_answer_cannot_keep_a_worker_busy() {
+        let wanted = json!((0..3000).map(|i| json!({"a": i})).collect::<Vec<_>>());
+        let answer = json!((0..3000).map(|i| json!({"a": i + 1})).rev().collect::<Vec<_>>());
+        let start = std::time::Instant::now();
+        assert!(difference(&wanted, &answer).is_some());
+        assert!(start.elapsed().as_secs() < 30);
+    }
+}

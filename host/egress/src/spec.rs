@@ -1,0 +1,313 @@
+//! What an External says, checked as if nobody had: an old API server evaluates no rules, and prunes what it does not know.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use serde::Deserialize;
+use serde_json::Value;
+
+use operator_host_config::endpoints::Method;
+use operator_host_core::object::is_deeper;
+
+/// Default of `every`.
+const EVERY: Duration = Duration::from_secs(60);
+/// The shortest `every`.
+const SHORTEST: Duration = Duration::from_secs(5);
+/// The longest.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// The most bytes of a path.
+const MAX_PATH: usize = 2048;
+/// The most entries of `report` and of `save`.
+const MAX_ENTRIES: usize = 32;
+/// The deepest body and the deepest `matches`; an answer may be no deeper either.
+pub(crate) const MAX_DEPTH: usize = 64;
+/// The headers that an External may set.
+const HEADERS: [&str; 3] = ["Accept", "Content-Type", "If-Match"];
+
+/// The `spec` of an External.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Spec {
+    pub(crate) endpoint: String,
+    pub(crate) observe: Observe,
+    pub(crate) matches: Option<Value>,
+    pub(crate) set: Option<Request>,
+    pub(crate) unset: Option<Request>,
+    every: Option<String>,
+    #[serde(default)]
+    pub(crate) report: Vec<String>,
+    pub(crate) save: Option<Save>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Observe {
+    pub(crate) path: String,
+    #[serde(default)]
+    pub(crate) headers: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) body: Option<Value>,
+    #[serde(default)]
+    pub(crate) headers: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Save {
+    pub(crate) secret: String,
+    pub(crate) entries: BTreeMap<String, String>,
+}
+
+impl Spec {
+    /// Reads a spec.
+    ///
+    /// # Errors
+    /// What is wrong, with the field.
+    pub(crate) fn of(spec: &Value) -> Result<Self, String> {
+        let read: Self = serde_path_to_error::deserialize(spec).map_err(|error| {
+            // The text of an error may quote a value, which may be a password.
+            let path = error.path().to_string();
+            let path = if path == "." {
+                String::new()
+            } else {
+                format!(".{path}")
+            };
+            format!("`spec{path}` is missing, unknown or of another type")
+        })?;
+        read.check()?;
+        Ok(read)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let field = |field: &str, problem: Option<String>| match problem {
+            Some(problem) => Err(format!("`spec.{field}`: {problem}")),
+            None => Ok(()),
+        };
+        field("observe.path", path_problem(&self.observe.path))?;
+        field("observe.headers", header_problem(&self.observe.headers))?;
+        let too_deep = |value: Option<&Value>| {
+            let is_deep = value.is_some_and(|value| is_deeper(value, MAX_DEPTH));
+            is_deep.then(|| format!("it has more than {MAX_DEPTH} levels"))
+        };
+        field("matches", too_deep(self.matches.as_ref()))?;
+        for (name, request) in [("set", &self.set), ("unset", &self.unset)] {
+            let Some(request) = request else { continue };
+            field(&format!("{name}.path"), path_problem(&request.path))?;
+            field(&format!("{name}.headers"), header_problem(&request.headers))?;
+            field(&format!("{name}.body"), too_deep(request.body.as_ref()))?;
+            let get = request.method == Method::Get;
+            field(
+                &format!("{name}.method"),
+                get.then(|| "it cannot be GET".to_owned()),
+            )?;
+        }
+        let every = self.every.as_deref().map(duration);
+        field("every", every.and_then(Result::err))?;
+        let entries = self.save.iter().flat_map(|save| save.entries.values());
+        let is_pointer = |text: &String| text.starts_with('/');
+        let pointers: Vec<_> = self.report.iter().chain(entries).collect();
+        if pointers.len() > 2 * MAX_ENTRIES || !pointers.into_iter().all(is_pointer) {
+            let most = 2 * MAX_ENTRIES;
+            return Err(format!(
+                "`spec.report` and `spec.save`: expected at most {most} JSON pointers, such as `/id`"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns when to look again.
+    pub(crate) fn every(&self) -> Duration {
+        let every = self.every.as_deref().and_then(|text| duration(text).ok());
+        every.unwrap_or(EVERY)
+    }
+
+    /// Returns what the External stands for: with it, nobody else may set the same.
+    pub(crate) fn identity(&self) -> String {
+        format!("{} {}", self.endpoint, self.observe.path)
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<SignedDuration>().ok();
+    let parsed = parsed.and_then(|duration| Duration::try_from(duration).ok());
+    let parsed = parsed.filter(|duration| (SHORTEST..=LONGEST).contains(duration));
+    parsed.ok_or_else(|| format!("expected a duration from {SHORTEST:?} to 24h, such as `60s`"))
+}
+
+fn header_problem(headers: &BTreeMap<String, String>) -> Option<String> {
+    let is_text = |byte: u8| (b' '..=b'~').contains(&byte);
+    if let Some(name) = headers.keys().find(|name| !HEADERS.contains(&name.as_str())) {
+        let name: String = name.escape_default().take(64).collect();
+        return Some(format!("{name:?} cannot be set: only {} can", HEADERS.join(", ")));
+    }
+    let bad = headers.values().any(|value| !value.bytes().all(is_text));
+    bad.then(|| "a value may only have the printable characters of ASCII".to_owned())
+}
+
+/// Returns why a path could leave the prefix of its endpoint, or mean different things to two programs.
+fn path_problem(text: &str) -> Option<String> {
+    let says = |why: &str| Some(why.to_owned());
+    if !text.starts_with('/') || text.len() > MAX_PATH {
+        return Some(format!(
+            "it must begin with `/` and have at most {MAX_PATH} bytes"
+        ));
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return says(
+            "it may only have printable characters of ASCII, without spaces; encode others as `%20`",
+        );
+    }
+    if let Some(bad) = text.chars().find(|c| "#\\\"<>^`{|}".contains(*c)) {
+        return Some(format!("it may not have the character `{bad}`"));
+    }
+    let (path, query) = text.split_once('?').unwrap_or((text, ""));
+    if let Some(why) = encoding_problem(path, true).or_else(|| encoding_problem(query, false)) {
+        return says(why);
+    }
+    // Some servers drop what comes after a semicolon before they resolve dots.
+    let mut segments = path
+        .split('/')
+        .skip(1)
+        .map(|it| it.split(';').next().unwrap_or(it));
+    if segments.any(|segment| matches!(segment, "." | "..")) {
+        return says("it may not have the segments `.` and `..`");
+    }
+    if path.contains("//") {
+        return says("it may not have empty segments");
+    }
+    None
+}
+
+/// What may not be encoded in a path: a server may decode it before it resolves dots and slashes, or decode it twice.
+const NEVER_ENCODED: &[u8] = b"/\\.%;";
+
+fn encoding_problem(text: &str, is_path: bool) -> Option<&'static str> {
+    let bytes = text.as_bytes();
+    for (at, _) in text.match_indices('%') {
+        let digits = bytes
+            .get(at + 1..at + 3)
+            .and_then(|it| std::str::from_utf8(it).ok());
+        let is_hex = |it: &&str| it.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let Some(byte) = digits
+            .filter(is_hex)
+            .and_then(|it| u8::from_str_radix(it, 16).ok())
+        else {
+            return Some("a `%` must be followed by two hexadecimal digits");
+        };
+        if byte.is_ascii_control() {
+            return Some("it may not have encoded control characters");
+        }
+        if is_path && NEVER_ENCODED.contains(&byte) {
+            return Some("slashes, dots, semicolons and percent signs may not be encoded in it");
+        }
+        if byte.is_ascii_alphanumeric() {
+            return Some("letters and digits may not be encoded: one resource must have one path");
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_path_stays_below_the_prefix_of_its_endpoint() {
+        for good in [
+            "/",
+            "/zones/example.com?rrset_name=www.example.com.&rrset_type=A",
+            "/a/%20b",
+            "/a?b=%2F..%2F",
+            "/a/...",
+            "/a:b@c",
+        ] {
+            assert_eq!(path_problem(good), None, "{good}");
+        }
+        for bad in [
+            "",
+            "zones",
+            "//evil.example/a",
+            "/a//b",
+            "/..",
+            "/a/../b",
+            "/a/./b",
+            "/a/..;x/b",
+            "/%2e%2e/a",
+            "/a%2Fb",
+            "/a%2fb",
+            "/a%5cb",
+            "/a\\b",
+            "/a#b",
+            "/a b",
+            "/a\r\nHost: evil",
+            "/a%0d%0a",
+            "/a?b%0a",
+            "/%252e",
+            "/a%",
+            "/a%2",
+            "/a%zz",
+            "/%61",
+            "/é",
+            "/a\u{0}",
+            "https://evil.example/",
+            "@evil.example/",
+            "/a%3b",
+            "/a?b=\"",
+        ] {
+            assert!(path_problem(bad).is_some(), "{bad}");
+        }
+        assert!(path_problem(&format!("/{}", "a".repeat(MAX_PATH))).is_some());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_field_and_never_quoted() {
+        let base = json!({"endpoint": "dns", "observe": {"path": "/a"}});
+        assert_eq!(Spec::of(&base).unwrap().every(), EVERY);
+        for (field, value, words) in [
+            ("every", json!("4s"), "spec.every"),
+            ("every", json!("25h"), "spec.every"),
+            (
+                "set",
+                json!({"method": "PUT", "path": "/a/../b"}),
+                "spec.set.path",
+            ),
+            ("set", json!({"method": "GET", "path": "/a"}), "spec.set.method"),
+            (
+                "set",
+                json!({"method": "PUT", "path": "/a", "headers": {"Host": "hunter2"}}),
+                "spec.set.headers",
+            ),
+            (
+                "unset",
+                json!({"method": "PUT", "path": "/a", "headers": {"Accept": "hunter2\n"}}),
+                "spec.unset.headers",
+            ),
+            ("report", json!(["id"]), "spec.report"),
+            (
+                "observe",
+                json!({"path": "/a", "body": "hunter2"}),
+                "spec.observe",
+            ),
+            ("endpoint", json!(["hunter2"]), "spec.endpoint"),
+        ] {
+            let mut spec = base.clone();
+            spec[field] = value;
+            let error = Spec::of(&spec).unwrap_err();
+            assert!(
+                error.contains(words) && !error.contains("hunter2"),
+                "{field}: {error}"
+            );
+        }
+        let alone = json!({"endpoint": "dns", "set": {"method": "PUT", "path": "/a"}});
+        assert!(Spec::of(&alone).is_err(), "`set` needs `observe`");
+    }
+}

@@ -1,0 +1,7 @@
+//! Externals: `operator-host egress` with servers that behave, and with one that does not.
+
+mod hostile;
+mod lifecycle;
+mod replicas;
+mod secrets;
+mod server;

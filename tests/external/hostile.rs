@@ -1,0 +1,291 @@
+//! A hostile server, and hostile Externals.
+
+use super::server::*;
+use crate::support::prelude::*;
+
+/// What a server answers, how often it repeats the body, and what the External then says.
+fn answers() -> Vec<(&'static str, Vec<u8>, Option<Duration>, &'static str)> {
+    let ok =
+        |headers: &str, body: &[u8]| [format!("HTTP/1.1 200 OK\r\n{headers}\r\n").as_bytes(), body].concat();
+    let sized = |body: &[u8]| ok(&format!("content-length: {}\r\n", body.len()), body);
+    let once = Some(Duration::from_secs(3600));
+    let chunk = [
+        format!("{:x}\r\n", 60_000).into_bytes(),
+        vec![b' '; 60_000],
+        b"\r\n".to_vec(),
+    ]
+    .concat();
+    let deep = [vec![b'['; 200_000], vec![b']'; 200_000]].concat();
+    let nested = [vec![b'['; 100], vec![b']'; 100]].concat();
+    let gzip = "content-encoding: gzip\r\ntransfer-encoding: chunked\r\n";
+    vec![
+        ("stalls", Vec::new(), once, "Reconciling=True TimedOut"),
+        (
+            "stalls-later",
+            ok("content-length: 100\r\n", b"{"),
+            once,
+            "Reconciling=True TimedOut",
+        ),
+        (
+            "drips",
+            ok("transfer-encoding: chunked\r\n", b"1\r\n \r\n"),
+            Some(Duration::from_millis(50)),
+            "Reconciling=True TimedOut",
+        ),
+        (
+            "floods",
+            ok("transfer-encoding: chunked\r\n", &chunk),
+            Some(Duration::ZERO),
+            "Reconciling=True UnusableAnswer: 65536",
+        ),
+        (
+            "floods-head",
+            [b"HTTP/1.1 200 OK\r\nx: ".to_vec(), vec![b'a'; 500_000]].concat(),
+            Some(Duration::ZERO),
+            "Reconciling=True ConnectionBroken",
+        ),
+        (
+            "lies-more",
+            ok("content-length: 100\r\n", b"{}"),
+            None,
+            "Reconciling=True ConnectionBroken",
+        ),
+        (
+            "lies-huge",
+            ok("content-length: 99999999999999\r\n", b"{}"),
+            once,
+            "Reconciling=True UnusableAnswer: 65536",
+        ),
+        (
+            "zips",
+            ok(gzip, &chunk),
+            Some(Duration::ZERO),
+            "Reconciling=True UnusableAnswer: compressed",
+        ),
+        (
+            "deep",
+            sized(&deep[..60_000]),
+            None,
+            "Reconciling=True UnusableAnswer: JSON",
+        ),
+        (
+            "nested",
+            sized(&nested),
+            None,
+            "Reconciling=True UnusableAnswer: deep",
+        ),
+        (
+            "invalid",
+            sized(b"{\"hunter2\": "),
+            None,
+            "Reconciling=True UnusableAnswer: JSON",
+        ),
+        (
+            "no-http",
+            b"hunter2 \r\n\r\n".to_vec(),
+            None,
+            "Reconciling=True ConnectionBroken",
+        ),
+        (
+            "refuses",
+            b"HTTP/1.1 400 hunter2\r\ncontent-length: 7\r\n\r\nhunter2".to_vec(),
+            None,
+            "Stalled=True Refused: 400",
+        ),
+        (
+            "forbids",
+            b"HTTP/1.1 403 hunter2\r\ncontent-length: 7\r\n\r\nhunter2".to_vec(),
+            None,
+            "Stalled=True NotAuthorized: 403",
+        ),
+        (
+            "not-modified",
+            b"HTTP/1.1 304 hunter2\r\n\r\n".to_vec(),
+            None,
+            "Reconciling=True UnusableAnswer: 304",
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_does_harm_or_is_repeated_to_anyone() {
+    let namespace = "ext-hostile";
+    let scenario = Scenario::new(namespace).await;
+    let target = Server::start().await;
+    let mut endpoints = Vec::new();
+    let redirect = format!(
+        "HTTP/1.1 307 x\r\nlocation: http://127.0.0.1:{}/api/hunter2\r\ncontent-length: 0\r\n\r\n",
+        target.port
+    );
+    let mut all = answers();
+    all.push((
+        "redirects",
+        redirect.into_bytes(),
+        None,
+        "Stalled=True Redirected: 307",
+    ));
+    for (name, bytes, pause, _) in &all {
+        let (port, _) = raw(bytes.clone(), *pause).await;
+        endpoints.push(endpoint(name, port, namespace, ", timeout: 1s, maxBody: 64Ki"));
+    }
+    let process = scenario.start_egress("egress", &file(&scenario, &endpoints));
+    for (name, ..) in &all {
+        let mut external = external(name, &json!({"ttl": 300}));
+        external["spec"]["endpoint"] = json!(name);
+        external["spec"]["report"] = json!(["/hunter2"]);
+        scenario.external(&external).await;
+    }
+    for (name, .., says) in &all {
+        scenario.until_external(name, says).await;
+        let object = scenario.get(EXTERNAL, name).await.unwrap();
+        assert!(
+            !object.data["status"].to_string().contains("hunter2"),
+            "{name}: {}",
+            object.data["status"]
+        );
+    }
+    assert_eq!(target.lines(), Vec::<String>::new(), "no redirect was followed");
+    assert!(!process.log().contains("hunter2"));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.process().id())).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 200_000, "{peak} kB");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_external_leaves_its_endpoint() {
+    let (scenario, server, process) = shop("ext-paths", "").await;
+    let set = |path: &str| json!({"method": "PUT", "path": path, "body": {}});
+    let get = |path: &str| json!({"path": path});
+    let cases = [
+        ("dots", "observe", get("/../admin")),
+        ("semicolon", "observe", get("/..;/admin")),
+        ("encoded-dots", "observe", get("/%2e%2e/admin")),
+        ("encoded-slash", "observe", get("/a%2fadmin")),
+        ("twice", "observe", get("/%252e%252e/admin")),
+        ("authority", "observe", get("//evil.example/admin")),
+        ("crlf", "observe", get("/a%0d%0aHost:evil")),
+        ("set-dots", "set", set("/a/../../admin")),
+        ("unset-dots", "unset", set("/./admin")),
+        (
+            "headers",
+            "set",
+            json!({"method": "PUT", "path": "/a", "headers": {"Host": "evil.example"}}),
+        ),
+        (
+            "authorization",
+            "observe",
+            json!({"path": "/a", "headers": {"Authorization": "x"}}),
+        ),
+    ];
+    for (name, field, value) in &cases {
+        let mut external = external(name, &json!({}));
+        external["spec"][*field] = value.clone();
+        scenario.external(&external).await;
+        let words = format!("Stalled=True InvalidSpec: spec.{field}");
+        scenario.until_external(name, &words).await;
+    }
+    // The API server itself refuses the rest.
+    for path in ["evil.example", "/a b", "/a\r\nHost: evil", "http://evil.example/"] {
+        let mut external = external("refused", &json!({}));
+        external["spec"]["observe"]["path"] = path.into();
+        let object: DynamicObject = serde_json::from_value(external).unwrap();
+        let created = scenario
+            .api(EXTERNAL)
+            .create(&PostParams::default(), &object)
+            .await;
+        assert!(created.is_err(), "{path}");
+    }
+    let mut without = external("refused", &json!({}));
+    without["spec"].as_object_mut().unwrap().remove("observe");
+    let object: DynamicObject = serde_json::from_value(without).unwrap();
+    let created = scenario
+        .api(EXTERNAL)
+        .create(&PostParams::default(), &object)
+        .await;
+    assert!(created.is_err(), "`set` needs `observe`");
+    assert_eq!(server.lines(), Vec::<String>::new(), "nothing was sent");
+
+    scenario.external(&external("fixed", &json!({"ttl": 300}))).await;
+    scenario.until_matches("fixed").await;
+    let sent = server.writes();
+    let patch = json!({"spec": {"observe": {"path": "/other"}}});
+    scenario.patch(EXTERNAL, "fixed", patch).await;
+    scenario
+        .until_external("fixed", "Stalled=True ImmutableField")
+        .await;
+    assert_eq!(server.writes(), sent);
+    assert!(!process.log().contains("evil"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_a_method_and_a_body_that_are_not_allowed_are_refused() {
+    let namespace = "ext-refused";
+    let scenario = Scenario::new(namespace).await;
+    let server = Server::start().await;
+    let port = server.port;
+    let plain = |name: &str, host: &str| {
+        format!(
+            "- {{name: {name}, url: 'http://{host}:{port}', allowPlain: true, namespaces: [{namespace}], methods: [PUT, DELETE]}}\n"
+        )
+    };
+    let endpoints = [
+        plain("loopback", "127.0.0.1"),
+        plain("localhost", "localhost"),
+        plain("mapped", "'[::ffff:127.0.0.1]'")
+            .replace("'http://'", "'http://")
+            .replace("]':", "]:"),
+        plain("nobody", "does-not-exist.invalid"),
+        server.endpoint("small", namespace, ", maxBody: 1Ki"),
+        server
+            .endpoint("shop", namespace, "")
+            .replace("PUT, POST, PATCH, DELETE", "PUT"),
+    ];
+    let _process = scenario.start_egress("egress", &file(&scenario, &endpoints));
+    for (name, says) in [
+        (
+            "loopback",
+            "Stalled=True AddressRefused: 127.0.0.1 … allowAddresses",
+        ),
+        ("localhost", "Stalled=True AddressRefused"),
+        ("mapped", "Stalled=True AddressRefused"),
+        ("nobody", "Reconciling=True NameNotFound"),
+        ("shop", "Stalled=True MethodNotAllowed: DELETE"),
+    ] {
+        let mut external = external(name, &json!({}));
+        external["spec"]["endpoint"] = name.into();
+        scenario.external(&external).await;
+        scenario.until_external(name, says).await;
+    }
+    assert_eq!(server.lines(), Vec::<String>::new(), "nothing was sent");
+    let mut large = external("small", &json!({"text": "x".repeat(2000)}));
+    large["spec"]["endpoint"] = "small".into();
+    scenario.external(&large).await;
+    scenario
+        .until_external("small", "Stalled=True BodyTooLarge: 1024")
+        .await;
+    assert_eq!(server.writes(), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_that_is_not_safe_is_refused_with_the_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("endpoints.yaml");
+    for (entry, words) in [
+        ("url: 'http://a'", "endpoints.yaml:1: … url … allowPlain"),
+        ("url: 'https://a', timeout: 5s", "timeout … lease.renewDeadline"),
+        ("url: 'https://u:p@a'", "URL … user"),
+        ("url: 'https://a', credential: {}", "credential"),
+    ] {
+        std::fs::write(
+            &file,
+            format!("{{leadership: single, endpoints: [{{name: a, {entry}}}]}}"),
+        )
+        .unwrap();
+        let printed = program(&["egress", "--endpoints"]).arg(&file).ends(2);
+        assert!(contains(&printed, words), "{printed}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Crashes at any step, and two replicas of which one sends.
+
+use super::server::*;
+use crate::support::prelude::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_killed_after_any_step_sends_nothing_twice() {
+    let scenario = Scenario::new("ext-killed").await;
+    let server = Server::start().await;
+    let file = file(&scenario, &[server.endpoint("shop", "ext-killed", "")]);
+    // GET, PUT, GET, and at the end DELETE: each is carried out, and the answer never comes.
+    for step in 1..=4 {
+        let name = format!("www-{step}");
+        let path = format!("/{name}");
+        let of = |lines: Vec<String>| lines.into_iter().filter(|line| line.ends_with(&path)).count();
+        let process = scenario.start_egress("egress", &file);
+        process.until_log("ready to carry out").await;
+        let object = external(&name, &json!({"ttl": step}));
+        if step == 4 {
+            scenario.external(&object).await;
+            scenario.until_matches(&name).await;
+            server.answers(false);
+            scenario.delete(EXTERNAL, &name).await;
+        } else {
+            server.answers(step == 1);
+            let holder = server.clone();
+            let counted = path.clone();
+            // The answers before this step come.
+            let gate = tokio::spawn(async move {
+                loop {
+                    let count = holder
+                        .lines()
+                        .iter()
+                        .filter(|line| line.ends_with(&counted))
+                        .count();
+                    holder.answers(count < step);
+                    if count >= step {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            });
+            scenario.external(&object).await;
+            gate.await.unwrap();
+        }
+        until_true("the request is there", async || of(server.lines()) >= step.min(4)).await;
+        process.kill();
+        server.answers(true);
+        let process = scenario.start_egress("egress", &file);
+        if step == 4 {
+            scenario.until_gone(EXTERNAL, &name).await;
+        } else {
+            scenario.until_matches(&name).await;
+        }
+        let writes: Vec<_> = server
+            .writes()
+            .into_iter()
+            .filter(|line| line.ends_with(&path))
+            .collect();
+        let puts = writes.iter().filter(|line| line.starts_with("PUT")).count();
+        assert_eq!(puts, 1, "step {step}: {:?}", server.lines());
+        process.kill();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_replicas_one_sends_and_the_other_follows_it() {
+    let scenario = Scenario::new("ext-two-replicas").await;
+    let server = Server::start().await;
+    let text = format!(
+        "namespaces: [{0}]\nleadership: single\nlease: {{namespace: {0}, duration: 3s, renewDeadline: 2s, retryPeriod: 300ms}}\nendpoints:\n{1}",
+        scenario.namespace,
+        server.endpoint("shop", &scenario.namespace, ", timeout: 900ms")
+    );
+    let file = scenario.file("endpoints.yaml", text);
+    let mut first = scenario.start_egress("first", &file);
+    first.until_log("ready to carry out").await;
+    for i in 0..10 {
+        scenario
+            .external(&external(&format!("a-{i}"), &json!({"v": 1})))
+            .await;
+    }
+    for i in 0..10 {
+        scenario.until_matches(&format!("a-{i}")).await;
+    }
+    let second = scenario.start_egress("second", &file);
+    second.until_log("ready to carry out").await;
+    assert!(first.is_alive());
+    // The first is stopped in the middle of its work, and wakes when the second leads.
+    for i in 0..10 {
+        scenario
+            .external(&external(&format!("b-{i}"), &json!({"v": 1})))
+            .await;
+    }
+    first.process().pause();
+    for i in 0..10 {
+        scenario.until_matches(&format!("b-{i}")).await;
+    }
+    let puts = |server: &Server| {
+        let mut puts = server.writes();
+        puts.sort();
+        puts
+    };
+    let sent = puts(&server);
+    first.process().resume();
+    let at = server.lines().len();
+    until_true("the second has looked at all again", async || {
+        server.lines().len() >= at + 20
+    })
+    .await;
+    assert_eq!(puts(&server), sent, "nothing more was sent");
+    assert_eq!(sent.len(), 20, "each was sent once: {sent:?}");
+    drop(first);
+    scenario.remove(EXTERNAL, "a-0").await;
+    assert_eq!(server.get("/a-0"), None);
+    drop(second);
+}
