@@ -489,7 +489,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_refused_with_its_place_and_its_field() {
         for (fields, words) in [
-            ("timeot: 4s", "timeot"),
+            ("deadline: 4s", "deadline"),
             ("timeout: 61s", "timeout"),
             ("maxBody: 9Mi", "maxBody"),
             ("methods: [TRACE]", "TRACE"),
