@@ -73,6 +73,15 @@ fn the_roles_are_what_rbac_prints_for_the_deployed_configuration() {
 }
 
 #[test]
+fn the_roles_of_egress_are_what_rbac_prints_for_its_file_of_endpoints() {
+    let folder = root().join("manifests/deploy/components/egress");
+    let endpoints = folder.join("config/endpoints.yaml");
+    let printed = program(&["rbac", "--endpoints"]).arg(endpoints).prints();
+    let committed = std::fs::read_to_string(folder.join("rbac.yaml")).unwrap();
+    assert_eq!(committed, printed, "make manifests writes it again");
+}
+
+#[test]
 fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhook() {
     let overlay = root().join("manifests/deploy/components/webhook");
     let (_folder, config) = configuration();
@@ -233,7 +242,7 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
         let there = kinds.iter().any(|kind| kind == expected);
         assert!(there, "{expected} is not in {kinds:?}");
     }
-    let mut overlays = vec!["webhook", "versions", "registry", "everything"];
+    let mut overlays = vec!["egress", "webhook", "versions", "registry", "everything"];
     if serves_priority_levels(&client).await {
         overlays.push("priority");
     }

@@ -51,7 +51,10 @@ service=operator-host/operator-host-webhook
     done
 } >"$work/definitions.yaml"
 
+"$program" rbac --endpoints components/egress/config/endpoints.yaml >"$work/egress.yaml"
+
 mv "$work/rbac.yaml" base/rbac.yaml
+mv "$work/egress.yaml" components/egress/rbac.yaml
 mv "$work/webhooks.yaml" components/webhook/webhooks.yaml
 mv "$work/definitions.yaml" components/webhook/definitions.yaml
 mv "$config" components/webhook/config/config.yaml

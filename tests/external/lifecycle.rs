@@ -144,7 +144,7 @@ async fn a_child_of_a_plugin_is_an_external_and_its_parent_follows_it() {
         .await;
     server.with(|inner| inner.refuse = None);
     scenario.until_matches("www").await;
-    scenario.until_told("p", "Ready=True Ready").await;
+    scenario.until_told("p", "Ready=True Reconciled").await;
 
     scenario.wants("p", &[external("new", &json!({"ttl": 1}))]).await;
     scenario.until_matches("new").await;

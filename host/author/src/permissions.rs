@@ -26,6 +26,7 @@
 //! Every authenticated user may use discovery, and ask what it may do (`operator::agreement`).
 
 mod ceilings;
+mod egress;
 pub mod manifests;
 pub mod resources;
 
@@ -38,6 +39,7 @@ use operator_host_core::child_rules::Removal;
 use operator_host_core::object::secret::is_secret_kind;
 use operator_host_desired::provenance::KEY_SECRET;
 
+pub use self::egress::egress_rights;
 use self::resources::{Resource, Resources, UnknownKind};
 
 /// Where a permission applies.

@@ -1,20 +1,22 @@
 //! `operator-host rbac`: prints the minimal permissions for a configuration and its plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::anyhow;
 use clap::ValueEnum;
+use clap::builder::ArgPredicate;
 use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
 use crate::dry_run::documents;
 use crate::permissions::manifests::{Grant, grants};
 use crate::permissions::resources::{Resource, Resources};
-use crate::permissions::{Rights, Scope, rights};
+use crate::permissions::{Rights, Scope, egress_rights, rights};
 use operator_host_cluster::client;
 use operator_host_cluster::discovery::{Discovery, KindError};
+use operator_host_config::endpoints::EndpointsConfig;
 use operator_host_config::{Config, ServiceAccount};
 use operator_host_contract::{Description, Kind};
 use operator_host_runtime::Plugin;
@@ -27,13 +29,23 @@ Plurals are looked up in the plugins' CustomResourceDefinitions, in those given 
 kinds, and finally in the current cluster.")]
 pub struct Args {
     /// The configuration file
-    #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
-    config: PathBuf,
+    #[arg(
+        long,
+        short,
+        env = "OPERATOR_HOST_CONFIG",
+        value_name = "FILE",
+        required_unless_present = "endpoints"
+    )]
+    config: Option<PathBuf>,
+    /// The file of endpoints: print what `operator-host egress` needs instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["crd", "files"])]
+    endpoints: Option<PathBuf>,
     /// The host's ServiceAccount
     #[arg(
         long,
         env = "OPERATOR_HOST_SERVICE_ACCOUNT",
         default_value = "operator-host/operator-host",
+        default_value_if("endpoints", ArgPredicate::IsPresent, "operator-host/operator-host-egress"),
         value_name = "NAMESPACE/NAME",
         value_parser = super::service_account
     )]
@@ -70,7 +82,31 @@ enum Output {
 /// # Errors
 /// When the configuration is invalid, a plugin cannot be loaded, or a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let config = Config::load(&args.config).map_err(Failure::usage)?;
+    let rights = match (&args.endpoints, &args.config) {
+        (Some(_), _) if args.output == Output::Helm => {
+            return Err(Failure::Usage(anyhow!(
+                "-o helm: the chart has no values for the permissions of `egress`"
+            )));
+        }
+        (Some(file), _) => {
+            let config = EndpointsConfig::load(file).map_err(Failure::usage)?;
+            egress_rights(&config, &args.service_account)
+        }
+        (None, Some(file)) => of_host(file, &args).await?,
+        (None, None) => return Err(Failure::Usage(anyhow!("give --config or --endpoints"))),
+    };
+    for remark in &rights.remarks {
+        eprintln!("operator-host: {remark}");
+    }
+    for warning in &rights.warnings {
+        eprintln!("operator-host: warning: {warning}");
+    }
+    print!("{}", print(args.output, &rights, &args.service_account)?);
+    Ok(())
+}
+
+async fn of_host(file: &Path, args: &Args) -> Result<Rights, Failure> {
+    let config = Config::load(file).map_err(Failure::usage)?;
     let plugins = load(&config, &args.plugins).await?;
     let descriptions: Vec<_> = plugins
         .iter()
@@ -82,15 +118,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             .chain(&controller.reads)
     });
     let resources = resources(named, descriptions.iter(), &args.crd).await?;
-    let rights = rights(&config, &args.service_account, &descriptions, &resources)?;
-    for remark in &rights.remarks {
-        eprintln!("operator-host: {remark}");
-    }
-    for warning in &rights.warnings {
-        eprintln!("operator-host: warning: {warning}");
-    }
-    print!("{}", print(args.output, &rights, &args.service_account)?);
-    Ok(())
+    Ok(rights(&config, &args.service_account, &descriptions, &resources)?)
 }
 
 /// Loads the plugin of each controller.
