@@ -2,6 +2,7 @@
 
 mod hostile;
 mod lifecycle;
+mod powerdns;
 mod replicas;
 mod secrets;
 mod server;

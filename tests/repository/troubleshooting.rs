@@ -7,7 +7,7 @@ use std::fs;
 use super::release::sources;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 25] = [
+const BEFORE: [&str; 26] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -27,6 +27,7 @@ const BEFORE: [&str; 25] = [
     "KIND_NOT_LISTED:&str=\"",
     "BACK_OFF:&str=\"",
     "refused(\"",
+    "Stop::failed(\"",
     "Refused::new(\"",
     "PLUGIN_REFUSED:&str=\"",
     "FORBIDDEN:&str=\"",
