@@ -8,11 +8,15 @@ mod host;
 mod view;
 mod webhook;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::Parser;
-use control_plane::{ControlPlane, Options, manifests};
+use control_plane::{Component, ControlPlane, Options, Output, manifests};
 use kube::{Client, api::DynamicObject};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -28,6 +32,9 @@ struct Arguments {
     /// The host's configuration
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// The file of endpoints: when it names any, `operator-host egress` runs beside the host
+    #[arg(long, value_name = "FILE")]
+    endpoints: Option<PathBuf>,
     /// CustomResourceDefinitions to install before the host starts
     #[arg(long, value_name = "PATH")]
     crds: PathBuf,
@@ -89,6 +96,10 @@ async fn run(arguments: &Arguments, interrupted: impl Future<Output = ()>) -> an
     };
     let certificate = Certificate::create(&arguments.config).await?;
     let view = view::start(&client, &definitions, &view::children(&config)).await;
+    let egress = match &arguments.endpoints {
+        Some(endpoints) => egress(&host, endpoints, &plane)?,
+        None => None,
+    };
     let mut host = Host::start(&host, &arguments.config, &plane.kubeconfig(), plane.data_dir())?;
     step(&format!(
         "operator-host runs as process {}; see it at {}; its log is {}",
@@ -112,9 +123,38 @@ async fn run(arguments: &Arguments, interrupted: impl Future<Output = ()>) -> an
         }
     };
     view.abort();
+    drop(egress);
     plane.shutdown().await;
     step("The cluster is stopped");
     Ok(code)
+}
+
+/// Starts `operator-host egress` when its file names endpoints. It ends when the result is dropped.
+fn egress(host: &Path, endpoints: &Path, plane: &ControlPlane) -> anyhow::Result<Option<Component>> {
+    let text = std::fs::read_to_string(endpoints);
+    let text = text.with_context(|| format!("no file of endpoints at {}", endpoints.display()))?;
+    let named: serde_json::Value = serde_saphyr::from_str(&text)?;
+    if named["endpoints"].as_array().is_none_or(Vec::is_empty) {
+        return Ok(None);
+    }
+    let (kubeconfig, log) = (plane.kubeconfig(), plane.data_dir().join("egress.log"));
+    let environment = [
+        ("KUBECONFIG", &*kubeconfig),
+        ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
+    ];
+    let arguments = ["egress", "--endpoints", &endpoints.display().to_string()].map(str::to_owned);
+    step(&format!(
+        "operator-host egress runs beside it; its log is {}",
+        log.display()
+    ));
+    Component::spawn(
+        "operator-host egress",
+        host,
+        &arguments,
+        &environment,
+        Output::File(log),
+    )
+    .map(Some)
 }
 
 /// Starts the cluster, and installs the definitions.
