@@ -45,7 +45,7 @@ check: prerequisites-check ## Check format, spelling, links and lints, run the u
 test: prerequisites ## Run every check and every test, those of `make check` among them
 	@tests/control-plane/install_test.py
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
-	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet $(languages) >&2; \
+	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet tests/fixtures/decorator $(languages) >&2; \
 	$(MAKE) --no-print-directory lint doc; \
 	rm -rf $(figures); RUST_TEST_THREADS=$$(($$(nproc) + 1)) cargo test --workspace; \
 	$(target)/debug/chaos $(chaos) --rounds 20 --seed 100 --regressions tests/chaos/regressions; \

@@ -13,6 +13,7 @@ mod access;
 mod author_tools;
 mod children;
 mod controllers;
+mod decorators;
 mod definitions;
 mod delivery;
 mod deploy;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::select_all;
+use kube::core::DynamicObject;
 use tokio::time::{Instant, interval, interval_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::field::Empty;
-use tracing::{Instrument, Span, debug, error, info, info_span};
+use tracing::{Instrument, Span, debug, error, info, info_span, warn};
 
 use operator_host_cluster::cache::{Change, Interest, Subscriber, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
@@ -155,6 +156,7 @@ async fn lead(
     // Another replica may have led meanwhile.
     context.state.forget_all();
     context.queue.open();
+    hold_many(context);
     enqueue_all(context, &Trigger::Resync);
     enqueue_deleted(context);
     let workers = TaskTracker::new();
@@ -183,8 +185,36 @@ fn enqueue_all(context: &Context, reason: &Trigger) {
     enqueue_within(context, None, reason);
 }
 
-/// Enqueues deleted parents that still have children.
+/// Enqueues deleted parents that still have children, and those that are not decorated any more.
 fn enqueue_deleted(context: &Context) {
+    for parent in parents_with_children(context) {
+        if !context.caches.has_parent(&parent) {
+            context.queue.enqueue(&parent, Trigger::Resync);
+        }
+    }
+}
+
+/// Keeps the children of what is not decorated any more if that is a larger part than a new version of the plugin may delete: the
+/// selector may be wrong. A single object that has lost its label is none.
+fn hold_many(context: &Context) {
+    let parents = parents_with_children(context);
+    let lost = parents
+        .iter()
+        .filter(|name| context.caches.unselected(name).is_some());
+    let lost: BTreeSet<_> = lost.cloned().collect();
+    let most = context.config.proving.max_deletions;
+    let are_many = lost.len() > 1 && lost.len() * 100 > parents.len() * usize::from(most);
+    if are_many {
+        warn!(
+            controller = context.config.name,
+            objects = lost.len(),
+            "the selector leaves out so many objects with children that these stay (`proving.maxDeletions`)"
+        );
+    }
+    context.state.hold(if are_many { lost } else { BTreeSet::new() });
+}
+
+fn parents_with_children(context: &Context) -> BTreeSet<NamespacedName> {
     let (config, namespaced) = (&context.config, context.cluster.served.parent.namespaced);
     let watches = context.caches.children.values().flat_map(KindReflectors::all);
     // Retained children have no owner reference, and need no deletion.
@@ -195,21 +225,15 @@ fn enqueue_deleted(context: &Context) {
                 |child: Option<String>| parent_by_owner(config.scope(), namespaced, &owner, child.as_deref());
             children.into_iter().filter_map(parent).collect::<Vec<_>>()
         });
-    for parent in parents.collect::<BTreeSet<_>>() {
-        if !context.caches.has_parent(&parent) {
-            context.queue.enqueue(&parent, Trigger::Resync);
-        }
-    }
+    parents.collect()
 }
 
 /// Enqueues the parents in one namespace or in all. Also enqueues every cluster-scoped parent, since a change in any
 /// namespace may affect it.
 fn enqueue_within(context: &Context, namespace: Option<&str>, reason: &Trigger) {
-    for watch in context.caches.parents.all() {
-        for name in watch.names() {
-            if namespace.is_none() || name.namespace.is_none() || name.namespace.as_deref() == namespace {
-                context.queue.enqueue(&name, reason.clone());
-            }
+    for name in context.caches.parent_names() {
+        if namespace.is_none() || name.namespace.is_none() || name.namespace.as_deref() == namespace {
+            context.queue.enqueue(&name, reason.clone());
         }
     }
 }
@@ -455,6 +479,12 @@ fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
     let Some(object) = change.object() else {
         return;
     };
+    if let Some(decorates) = &context.config.decorates
+        && (!change.both().any(|object| context.caches.selects(object))
+            || !decorates.watch_status && is_of_status_only(change))
+    {
+        return;
+    }
     if let Some(new) = change.after().filter(|_| change.is_new())
         && let Some(namespace) = new.metadata.namespace.as_deref()
     {
@@ -464,6 +494,20 @@ fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
         version: own_write_version(change),
     };
     context.queue.enqueue(&NamespacedName::of(object), reason);
+}
+
+/// Reports whether an object differs in nothing but its status. Many kinds of Kubernetes have no generation that would tell.
+fn is_of_status_only(change: &Change<'_>) -> bool {
+    let without_status = |object: &Arc<DynamicObject>| {
+        let mut object = DynamicObject::clone(object);
+        (object.metadata.managed_fields, object.metadata.resource_version) = (None, None);
+        if let Some(fields) = object.data.as_object_mut() {
+            fields.remove("status");
+        }
+        object
+    };
+    let (before, after) = (change.before(), change.after());
+    before.is_some() && before.map(without_status) == after.map(without_status)
 }
 
 fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {

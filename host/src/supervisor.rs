@@ -109,7 +109,7 @@ pub async fn supervise(
             Ok(resolved) => {
                 last_logged = None;
                 delay = SETTLE;
-                if let Some(missing) = missing_in_status(&resolved) {
+                if let Some(missing) = missing_in_status(&resolved).filter(|_| config.decorates.is_none()) {
                     warn!(
                         controller = config.name,
                         "the CustomResourceDefinition of {} {missing}", config.parent
@@ -334,6 +334,7 @@ fn context(
             .collect(),
         reads: config.reads.iter().map(|kind| others(kind, anywhere)).collect(),
         namespaces: Arc::clone(&shared.namespaces),
+        config: Arc::clone(config),
     };
     Context {
         events: shared.events.of(&config.name, writers.own.clone()),

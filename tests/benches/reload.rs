@@ -52,6 +52,7 @@ async fn time(table: &mut Table) {
     let expected = Expected {
         controller: "echo".into(),
         parent: Kind::new("my-operator.dev/v1", "Echo"),
+        decorates: false,
         location: folder.path().join("echo.wasm").into(),
         limits: Limits::default(),
         trust: Trust::default(),

@@ -283,7 +283,9 @@ impl Discovery {
         let versions = groups.into_iter().flat_map(|group| group.versions);
         let versions: HashSet<_> = versions.map(|version| version.group_version).collect();
         let mut served = BTreeSet::new();
-        for kind in kinds.filter(|kind| versions.contains(&kind.api_version)) {
+        // The core group is in no list of groups.
+        let is_listed = |kind: &&Kind| kind.group().is_empty() || versions.contains(&kind.api_version);
+        for kind in kinds.filter(is_listed) {
             let resources = self.resources_with(kind, since).await;
             if resources.is_ok_and(|resources| resources.contains_key(&kind.kind)) {
                 served.insert(kind);
@@ -318,8 +320,15 @@ impl Discovery {
     pub async fn resolve_all(&self, config: &ControllerConfig) -> Result<Resolved, KindError> {
         // One look at an API version serves all of its kinds, those that are not there too.
         let since = Instant::now();
-        let parent = self.resolve_since(&config.parent, since).await?;
-        let status = self.status_fields(&config.parent, &parent).await?;
+        let mut parent = self.resolve_since(&config.parent, since).await?;
+        let status = match config.decorates {
+            None => self.status_fields(&config.parent, &parent).await?,
+            // Others write it. What the host knows about its own conditions, it tells elsewhere.
+            Some(_) => {
+                Arc::make_mut(&mut parent).has_status = false;
+                StatusFields::all()
+            }
+        };
         let (mut others, mut not_served, mut unanswered) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for kind in config.rules.children.keys().chain(&config.reads) {

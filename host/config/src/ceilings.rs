@@ -37,6 +37,8 @@ pub struct Ceilings {
     pub names: NamespacePatterns,
     /// The kinds that they may reconcile.
     pub parents: Kinds,
+    /// The kinds that they may decorate.
+    pub decorates: Kinds,
     /// The kinds that their plugins may make.
     pub children: Kinds,
     /// The kinds that their plugins may read.
@@ -113,6 +115,7 @@ impl Default for Ceilings {
         Self {
             names: NamespacePatterns::default(),
             parents: Kinds::default(),
+            decorates: Kinds::default(),
             children: Kinds::default(),
             reads: Kinds::default(),
             other_namespaces: NamespacePatterns::default(),
@@ -223,8 +226,12 @@ impl Ceilings {
         let beyond = |what: &str, ceiling: &str| {
             format!("{what} is not allowed by `{entry}.{ceiling}` of the host's configuration")
         };
-        if !self.parents.contains(&controller.parent) {
-            return Err(beyond(&format!("the kind {}", controller.parent), "parents"));
+        let (kinds, field) = match &controller.decorates {
+            Some(_) => (&self.decorates, "decorates"),
+            None => (&self.parents, "parents"),
+        };
+        if !kinds.contains(&controller.parent) {
+            return Err(beyond(&format!("the kind {}", controller.parent), field));
         }
         if let Some(kind) = controller
             .rules
@@ -279,7 +286,7 @@ impl Ceilings {
         if let Some(allow) = controller.rules.allow.difference(&self.allow).next() {
             return Err(beyond(&format!("`allow` with {allow:?}"), "allow"));
         }
-        if !self.definitions.contains(&controller.definitions) {
+        if controller.decorates.is_none() && !self.definitions.contains(&controller.definitions) {
             return Err(beyond(
                 &format!("`definitions: {:?}`", controller.definitions).to_lowercase(),
                 "definitions",

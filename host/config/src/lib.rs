@@ -4,6 +4,7 @@
 //! the line and the column.
 
 pub mod ceilings;
+mod decorates;
 pub mod endpoints;
 pub mod external;
 pub mod identity;
@@ -23,7 +24,7 @@ pub mod trust;
 mod values;
 pub mod webhook;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,9 +43,10 @@ use crate::trust::Trust;
 use operator_host_contract::{Description, Kind};
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::child_rules::{ChildRules, Scope};
-use operator_host_core::object::FIELD_MANAGER_PREFIX;
+use operator_host_core::object::{CONTROLLER_LABEL, FIELD_MANAGER_PREFIX};
 use operator_host_runtime::Limits;
 
+pub use self::decorates::Decorates;
 pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode, StageConfig, StageObjects};
 pub use self::values::parse_size;
 
@@ -87,8 +89,10 @@ struct Places {
 pub struct ControllerConfig {
     /// A DNS label, unique in the file, used in the field manager, the labels and the metrics.
     pub name: String,
-    /// The kind of the custom resource.
+    /// The kind of the custom resource, or the kind that is decorated.
     pub parent: Kind,
+    /// Which objects of that kind are decorated; `None`: it reconciles the kind, as the only controller.
+    pub decorates: Option<Decorates>,
     /// Where the plugin comes from.
     pub plugin: Location,
     /// What it may do with children, and where.
@@ -160,6 +164,14 @@ impl ControllerConfig {
     #[must_use]
     pub const fn is_object(&self) -> bool {
         self.uid.is_some()
+    }
+
+    /// Reports whether an object with these labels is one of its parents. What a controller of the host has made is never decorated:
+    /// two controllers that decorate each other's children would make more and more.
+    #[must_use]
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let decorates = self.decorates.as_ref();
+        decorates.is_none_or(|it| it.selector.matches(labels) && !labels.contains_key(CONTROLLER_LABEL))
     }
 
     /// Returns the finalizer that the controller sets on its parents.

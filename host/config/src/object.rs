@@ -13,6 +13,7 @@ use super::values::{Text, in_plain_words};
 use super::{Config, ControllerConfig};
 use operator_host_contract::Kind;
 use operator_host_core::digest::Prefix;
+use operator_host_core::object::is_namespace;
 
 /// The group of the definition.
 pub const GROUP: &str = "operator-host.dev";
@@ -125,6 +126,13 @@ impl Config {
         let raw: RawController = fields(entry)?;
         let config = raw.validate(&self.places, self.definitions);
         let mut config = config.map_err(|(field, message)| format!("`spec.{field}`: {message}"))?;
+        if is_namespace(&config.parent) && !self.namespaces.is_empty() {
+            return Err(
+                "`spec.decorates[0]`: the host watches some namespaces only (`namespaces` in its configuration), so it cannot \
+                 decorate Namespaces"
+                    .to_owned(),
+            );
+        }
         config.uid = Some(uid.to_owned());
         config.trust.keys = self.keys.as_ref().map(|keys| keys.of(name));
         config.proving.pin = own.version.pin.map(|it| it.0);
@@ -328,6 +336,93 @@ mod tests {
         for allowed in ["echo.wasm", "oci://r/team/echo:1"] {
             read(&host, &spec(&json!({ "plugin": allowed }))).unwrap();
         }
+    }
+
+    /// A Controller that decorates Deployments, with other fields.
+    fn decorating(other: &Value) -> Map<String, Value> {
+        let decorates = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "selector": "a=b"}]);
+        let mut spec = spec(&json!({ "decorates": decorates }));
+        spec.remove("parent");
+        spec.extend(other.as_object().unwrap().clone());
+        spec
+    }
+
+    #[test]
+    fn a_controller_decorates_only_with_a_selector_and_what_the_ceilings_name() {
+        let ceilings =
+            "{parents: [{apiGroups: ['*'], kinds: ['*']}], children: [{apiGroups: [''], kinds: [Pod]}]";
+        let allowed = host(&format!(
+            "{ceilings}, decorates: [{{apiGroups: ['*'], kinds: ['*']}}]}}"
+        ));
+        let config = read(&allowed, &decorating(&json!({}))).unwrap().config;
+        let labels = |text: &str| match text.split_once('=') {
+            Some((key, value)) => std::collections::BTreeMap::from([(key.to_owned(), value.to_owned())]),
+            None => Default::default(),
+        };
+        assert!(config.selects(&labels("a=b")));
+        assert!(!config.selects(&labels("a=c")) && !config.selects(&labels("")));
+        let mut made = labels("a=b");
+        made.extend(labels("operator-host.dev/controller=echo"));
+        assert!(!config.selects(&made), "a controller's child is decorated");
+        assert_eq!(config.definitions, crate::DefinitionsMode::Ignore);
+        let error = read(&host(&format!("{ceilings}}}")), &decorating(&json!({}))).unwrap_err();
+        assert!(error.contains("`ceilings[0].decorates`"), "{error}");
+
+        let of = |api_version: &str, kind: &str, selector: &str| json!({"decorates": [{"apiVersion": api_version, "kind": kind, "selector": selector}]});
+        let two = json!({"decorates": [of("v1", "Node", "a")["decorates"][0], of("v1", "Service", "a")["decorates"][0]]});
+        for (other, expected) in [
+            (
+                of("apps/v1", "Deployment", ""),
+                "`spec.decorates[0].selector`: an empty selector",
+            ),
+            (of("apps/v1", "Deployment", " "), "an empty selector"),
+            (of("apps/v1", "Deployment", "a in b"), "is not a label selector"),
+            (of("v1", "Secret", "a"), "v1/Secret cannot be decorated"),
+            (of("v1", "Event", "a"), "v1/Event cannot be decorated"),
+            (of("events.k8s.io/v1", "Event", "a"), "cannot be decorated"),
+            (of("coordination.k8s.io/v1", "Lease", "a"), "cannot be decorated"),
+            (
+                of("authentication.k8s.io/v1", "TokenReview", "a"),
+                "are not stored",
+            ),
+            (
+                of("operator-host.dev/v1alpha1", "Controller", "a"),
+                "a kind of the host itself",
+            ),
+            (of("v1", "PodList", "a"), "is a list and no object"),
+            (of("apps", "Deployment", "a"), "is not a kind"),
+            (of("v1", "Pod", "a"), "v1/Pod is the kind that it decorates"),
+            (two, "decorates one kind"),
+            (json!({"decorates": []}), "`spec.parent`: name the kind"),
+            (
+                json!({"parent": {"apiVersion": "a.dev/v1", "kind": "A"}}),
+                "leave one out",
+            ),
+            (json!({"definitions": "check"}), "`spec.definitions`"),
+        ] {
+            let error = read(&allowed, &decorating(&other)).unwrap_err();
+            assert!(error.contains(expected), "{other}: {error}");
+        }
+        let own = spec(&json!({"watchStatus": true}));
+        let error = read(&allowed, &own).unwrap_err();
+        assert!(error.contains("`spec.watchStatus`"), "{error}");
+    }
+
+    #[test]
+    fn namespaces_are_decorated_only_by_a_host_that_watches_all() {
+        let of = |namespaces: &str| {
+            let text = format!(
+                "namespaces: {namespaces}\nceilings: [{{decorates: [{{apiGroups: [''], kinds: [Namespace]}}], children: [{{apiGroups: [''], kinds: [Pod]}}]}}]\n"
+            );
+            let mut config = Config::parse(Path::new("/etc/config.yaml"), &text).unwrap();
+            config.is_at("home");
+            let namespaces =
+                json!({"decorates": [{"apiVersion": "v1", "kind": "Namespace", "selector": "a"}]});
+            read(&config, &decorating(&namespaces))
+        };
+        let config = of("[]").unwrap().config;
+        assert_eq!(config.scope().home("team", None), Some("team"));
+        assert!(of("[team]").unwrap_err().contains("some namespaces only"));
     }
 
     /// Returns the lists and texts of a schema without a bound.

@@ -11,6 +11,7 @@ use serde_saphyr::{Location, Spanned};
 use tracing_subscriber::EnvFilter;
 
 use super::ceilings::Ceilings;
+use super::decorates::RawDecorated;
 use super::leadership::{LeadershipConfig, LeadershipMode};
 use super::limits::{Concurrency, RawLimits, RawWrites};
 use super::proving::RawProving;
@@ -68,9 +69,16 @@ impl Value for LogFilter {
 pub(super) struct RawController {
     /// A DNS label, unique in the host. It is in the field manager, the labels and the metrics, and cannot be changed.
     name: Text<Label>,
-    /// The kind of custom resource.
-    #[schemars(with = "Kind")]
-    parent: ValidKind,
+    /// The kind of custom resource. A Controller has either this or `decorates`.
+    #[schemars(with = "Option<Kind>")]
+    parent: Option<ValidKind>,
+    /// The kind that exists without this controller and whose objects get children. Only in a Controller of the cluster.
+    #[serde(default)]
+    #[schemars(length(max = 1))]
+    decorates: Vec<RawDecorated>,
+    /// Whether a change of the status alone of an object that is decorated calls the plugin.
+    #[serde(default)]
+    watch_status: bool,
     /// Where the plugin comes from: a file in the folder of plugins, an artifact (`oci://registry/repository:tag`), or a
     /// ConfigMap that the host reads through the API server (`configMap: {name, namespace, key}`, as `operator-host pack`
     /// writes it; without a namespace the host's own, without a key the name without `-plugin`, and `.wasm`).
@@ -240,6 +248,12 @@ impl RawConfig {
             let wrong = |message| invalid(file, raw.referenced, message);
             let controller = raw.value.validate(&places, self.definitions);
             let controller = controller.map_err(|(_, message)| wrong(message))?;
+            if controller.decorates.is_some() {
+                return Err(wrong(
+                    "`decorates` is for Controllers of the cluster, which record the live version: apply a Controller, and allow \
+                     it in `ceilings`".to_owned(),
+                ));
+            }
             if controllers.iter().any(|other| other.name == controller.name) {
                 return Err(wrong(format!(
                     "there is already a controller named {:?}: give each its own name",
@@ -286,11 +300,44 @@ impl RawController {
         places: &Places,
         definitions: DefinitionsMode,
     ) -> Result<ControllerConfig, (String, String)> {
-        let parent = self.parent.0;
-        if let Some(message) = is_no_object(&parent) {
-            return Err(("parent".to_owned(), message));
+        if self.decorates.len() > 1 {
+            let message =
+                "a Controller decorates one kind: apply one for each kind, which may have the same plugin";
+            return Err(("decorates".to_owned(), message.to_owned()));
         }
-        if is_built_in(parent.group()) {
+        let (parent, decorated) = match (self.parent, self.decorates.into_iter().next()) {
+            (Some(parent), None) => (parent.0, None),
+            (None, Some(decorated)) => {
+                let kind = ValidKind::try_from(decorated.kind());
+                (
+                    kind.map_err(|why| ("decorates[0].kind".to_owned(), why))?.0,
+                    Some(decorated),
+                )
+            }
+            (Some(_), Some(_)) => {
+                let message = "a controller either reconciles a kind of its own (`parent`) or decorates another: leave one out";
+                return Err(("decorates".to_owned(), message.to_owned()));
+            }
+            (None, None) => return Err(("parent".to_owned(), "name the kind of custom resource".to_owned())),
+        };
+        let field = match &decorated {
+            Some(_) => "decorates[0]",
+            None => "parent",
+        };
+        if let Some(message) = is_no_object(&parent) {
+            return Err((field.to_owned(), message));
+        }
+        let decorates = decorated.map(|it| it.validate(self.watch_status)).transpose();
+        let decorates = decorates.map_err(|(part, message)| (format!("{field}.{part}"), message))?;
+        if decorates.is_none() && self.watch_status {
+            let message = "only a controller that decorates may watch the status of its parents";
+            return Err(("watchStatus".to_owned(), message.to_owned()));
+        }
+        if decorates.is_some() && self.definitions.is_some_and(|it| it != DefinitionsMode::Ignore) {
+            let message = format!("the definition of {parent} is not the plugin's: leave this out");
+            return Err(("definitions".to_owned(), message));
+        }
+        if decorates.is_none() && is_built_in(parent.group()) {
             let message = format!(
                 "{parent} is a kind of Kubernetes itself, whose objects others write: `parent` must be a custom resource"
             );
@@ -316,6 +363,12 @@ impl RawController {
                         "{kind} and {other} are versions of the same kind: list under `children` only the one that the plugin makes"
                     ),
                 };
+                return Err((format!("children[{index}]"), message));
+            }
+            if decorates.is_some() && kind.is_version_of(&parent) {
+                let message = format!(
+                    "{kind} is the kind that it decorates, so its children could get children: decorate another"
+                );
                 return Err((format!("children[{index}]"), message));
             }
             children.insert(kind, removal);
@@ -352,7 +405,11 @@ impl RawController {
             },
             service_account: self.service_account.map(|it| it.0),
             proving: self.proving.into(),
-            definitions: self.definitions.unwrap_or(definitions),
+            definitions: match &decorates {
+                Some(_) => DefinitionsMode::Ignore,
+                None => self.definitions.unwrap_or(definitions),
+            },
+            decorates,
             uid: None,
         })
     }

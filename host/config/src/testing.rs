@@ -15,6 +15,7 @@ pub fn config() -> ControllerConfig {
     ControllerConfig {
         name: "shop".into(),
         parent: kind("example.com/v1", "Shop"),
+        decorates: None,
         plugin: PathBuf::new().into(),
         rules: ChildRules {
             children: BTreeMap::from([

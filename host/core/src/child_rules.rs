@@ -35,6 +35,17 @@ pub struct Scope<'a> {
     pub rules: &'a ChildRules,
 }
 
+impl Scope<'_> {
+    /// Returns the namespace in which a parent has its children: its own, or the one that it is.
+    #[must_use]
+    pub fn home<'b>(self, name: &'b str, namespace: Option<&'b str>) -> Option<&'b str> {
+        match is_namespace(self.parent) {
+            true => Some(name),
+            false => namespace,
+        }
+    }
+}
+
 impl ChildRules {
     /// Reports whether the plugin may make namespaces. A cluster-scoped parent may have children in those that it has made.
     #[must_use]

@@ -81,6 +81,8 @@ pub struct Expected {
     pub controller: String,
     /// The kind that the plugin must reconcile.
     pub parent: Kind,
+    /// Whether the kind is only decorated, so that its objects get no finalizer.
+    pub decorates: bool,
     /// Where the plugin comes from.
     pub location: Location,
     /// The caps on the file and on each call.

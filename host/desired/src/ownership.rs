@@ -14,7 +14,14 @@ use operator_host_core::object::{
     is_namespace, is_reference_to, made_at, maker,
 };
 
-/// Reports whether a parent in `parent` may have children in `child`; `None` means no namespace. Anyone with write
+/// Returns the namespace in which a parent has its children; `None`: the plugin names one for each child.
+#[must_use]
+pub fn home<'a>(scope: Scope<'_>, parent: &'a DynamicObject) -> Option<&'a str> {
+    let name = parent.metadata.name.as_deref().unwrap_or_default();
+    scope.home(name, parent.metadata.namespace.as_deref())
+}
+
+/// Reports whether a parent with this [`home`] may have children in `child`; `None` means no namespace. Anyone with write
 /// access to another namespace can copy this host's labels and annotations to an object there, so objects out of
 /// reach are ignored. Of a parent that makes namespaces, only its children tell which it has made: see
 /// [`leave_out_others`].
@@ -92,11 +99,7 @@ pub fn removal(scope: Scope<'_>, generated: bool, object: &DynamicObject) -> Opt
 }
 
 fn is_within_reach(scope: Scope<'_>, parent: &DynamicObject, object: &DynamicObject) -> bool {
-    reaches(
-        scope,
-        parent.metadata.namespace.as_deref(),
-        object.metadata.namespace.as_deref(),
-    )
+    reaches(scope, home(scope, parent), object.metadata.namespace.as_deref())
 }
 
 /// Returns the parent of a child if it belongs to this controller and may have children in the child's namespace.
@@ -134,7 +137,8 @@ pub fn parent_by_owner(
 }
 
 fn is_possible(scope: Scope<'_>, namespaced: bool, parent: &NamespacedName, child: Option<&str>) -> bool {
-    parent.namespace.is_some() == namespaced && reaches(scope, parent.namespace.as_deref(), child)
+    let home = scope.home(&parent.name, parent.namespace.as_deref());
+    parent.namespace.is_some() == namespaced && reaches(scope, home, child)
 }
 
 #[cfg(test)]

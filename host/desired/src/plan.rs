@@ -19,7 +19,7 @@ use super::generated;
 use super::left_fields;
 use super::names;
 use super::order;
-use super::ownership::retains;
+use super::ownership::{home, retains};
 pub use super::planned::{Desired, DesiredSecret, Plan};
 use super::provenance::{ACCEPT_ANNOTATION, PROOF_ANNOTATION, SecretProof, is_accepted};
 pub use super::refusal::{Cause, Refusal};
@@ -132,7 +132,7 @@ fn plan_without(
             },
         }
     }
-    let own = policy.parent.namespace();
+    let own = policy.home();
     plan.keep = keep
         .iter()
         .map(|reference| ChildRef {
@@ -173,7 +173,7 @@ fn defined_in(children: &[Value]) -> HashMap<(&str, &str), bool> {
 
 /// Returns the rules with the namespaces that a cluster-scoped parent makes: it may have children in them.
 fn with_made<'a>(policy: &Policy<'a>, answer: &Response) -> Cow<'a, ChildRules> {
-    if policy.parent.namespace().is_some() || !policy.scope.rules.makes_namespaces() {
+    if policy.home().is_some() || !policy.scope.rules.makes_namespaces() {
         return Cow::Borrowed(policy.scope.rules);
     }
     let children = answer.children.iter();
@@ -205,7 +205,7 @@ fn obstructed(policy: &Policy<'_>, answer: &Response, refusals: &[Refusal]) -> O
     let keys = keys?;
     let there: Option<Vec<_>> = refusals.iter().map(|refusal| refusal.there.as_deref()).collect();
     let there = there?;
-    if policy.parent.namespace().is_some() {
+    if policy.home().is_some() {
         let is_generated =
             |key: &&ChildRef| answer.generate.iter().any(|secret| made.is_rest_of(key, secret));
         let mut out: HashSet<_> = there.iter().map(|key| key.identity()).collect();
@@ -379,12 +379,17 @@ impl Policy<'_> {
         })
     }
 
+    /// Returns the namespace of the parent's children; `None` when the plugin has to name one.
+    fn home(&self) -> Option<String> {
+        home(self.scope, self.parent).map(str::to_owned)
+    }
+
     /// Reports whether a child is the Secret whose values the host generates. Such a child contains everything else of
     /// that Secret.
     fn is_rest_of(&self, child: &ChildRef, secret: &GeneratedSecret) -> bool {
         secret::is_secret_kind(&child.kind)
             && child.name.name == secret.name
-            && child.name.namespace == self.parent.namespace()
+            && child.name.namespace == self.home()
     }
 
     /// Returns the key of a Secret to generate.
@@ -394,7 +399,7 @@ impl Policy<'_> {
             names::problem(&secret_kind(), name)
         })?;
         let name = NamespacedName {
-            namespace: self.parent.namespace(),
+            namespace: self.home(),
             name: secret.name.clone(),
         };
         let key = ChildRef {
@@ -564,7 +569,7 @@ impl Policy<'_> {
             Err(Refusal::new(which, format!(": {problem}")))
         };
         let namespaced = (self.namespaced)(kind).map_err(|why| refused(why.to_string()))?;
-        match (self.parent.namespace(), given) {
+        match (self.home(), given) {
             (Some(_), _) if !namespaced => Err(refused(
                 "a namespaced parent cannot own a cluster-scoped object".to_owned(),
             )),

@@ -58,6 +58,7 @@ mod settle;
 mod snapshot;
 mod teardown;
 pub mod turns;
+mod undecorate;
 
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
 /// conditions, in an Event and in the log.
@@ -71,7 +72,10 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
 
 async fn reconcile_now(run: &Run<'_>) -> Action {
     let Some(parent) = run.caches.parent(run.name) else {
-        return without_parent(run).await;
+        return match run.caches.unselected(run.name) {
+            Some(object) => undecorate::undecorate(run, &object).await,
+            None => without_parent(run).await,
+        };
     };
     let snapshot = match up_to_date(run, Snapshot::take(run, parent)).await {
         Ok(Some(snapshot)) => snapshot,
@@ -81,6 +85,7 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
             return conclude(run, &parent, result).await;
         }
     };
+    run.state.let_go(run.name);
     let parent = Arc::clone(&snapshot.parent);
     record_all!(
         run.span,

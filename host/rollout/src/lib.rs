@@ -57,6 +57,8 @@ use operator_host_runtime::{Plugin, RandomSource};
 const BUDGET: Duration = Duration::from_secs(30);
 /// How long a version waits for the first lists before the log says so.
 const HINT: Duration = Duration::from_secs(30);
+/// The wait before a record that cannot be read is read again.
+const AGAIN: Duration = Duration::from_secs(2);
 /// The reason of the Events.
 const EVENT: &str = "PluginHeldBack";
 
@@ -197,11 +199,29 @@ impl Proving {
                 state.borrow_and_update().clone(),
             );
             let known = match (name_now, state_now) {
-                (None, _) | (Some(Some(_)), WatchState::Starting) => None,
+                (None, _) => None,
                 (Some(None), _) => {
                     self.record.observe(Recorded::Nothing);
                     Some(self.ordered(None, &mut last_logged))
                 }
+                // The record is on the Controller, which nobody else writes. It gives the orders, too.
+                (Some(Some(name)), _) if self.config().decorates.is_some() => {
+                    let read = async {
+                        loop {
+                            match self.record.read(&name).await {
+                                Ok(recorded) => break recorded,
+                                Err(error) => debug!("cannot read the recorded version: {error}"),
+                            }
+                            tokio::time::sleep(AGAIN).await;
+                        }
+                    };
+                    let Some(recorded) = stop.run_until_cancelled(read).await else {
+                        return;
+                    };
+                    self.record.observe(recorded);
+                    Some(self.ordered(None, &mut last_logged))
+                }
+                (Some(Some(_)), WatchState::Starting) => None,
                 // Without permission to read definitions, their annotations have no effect.
                 (Some(Some(name)), state @ (WatchState::Synced | WatchState::Failing(_))) => {
                     let definition = definitions.get(&NamespacedName::parse(&name));
@@ -661,7 +681,7 @@ async fn off_the_serving_threads<T: Send + 'static>(
 /// Returns all parents in a stable order that does not depend on their names, so that the first of them are a fair
 /// sample.
 fn sample(context: &Context) -> Vec<NamespacedName> {
-    let mut names = context.caches.parents.names();
+    let mut names = context.caches.parent_names();
     names.sort_by_cached_key(|name| fingerprint(&name.to_string()));
     names
 }

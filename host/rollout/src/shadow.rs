@@ -71,6 +71,7 @@ impl Known {
         let read = async |name: &str| installed(&context.cluster.client, name, &config.name).await;
         let definition = match config.definitions {
             DefinitionsMode::Install => None,
+            _ if config.decorates.is_some() => None,
             DefinitionsMode::Check | DefinitionsMode::Ignore => {
                 read(&context.cluster.served.parent.definition_name()).await?
             }

@@ -278,7 +278,7 @@ fn give(staged: &watch::Sender<Option<Staged>>, candidate: &Plugin, shares: &[Sh
 }
 
 fn all(context: &Context) -> Vec<Arc<DynamicObject>> {
-    let names = context.caches.parents.names();
+    let names = context.caches.parent_names();
     let parents = names.iter().filter_map(|name| context.caches.parent(name));
     parents
         .filter(|parent| parent.metadata.deletion_timestamp.is_none())

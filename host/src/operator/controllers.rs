@@ -268,7 +268,8 @@ impl Controllers {
     ) -> PluginSlot {
         let expected = expected(config);
         let before = before.map(|running| running.plugin);
-        let before = before.filter(|plugin| plugin.slot.expected().parent == expected.parent);
+        let kind = |of: &Expected| (of.parent.clone(), of.decorates);
+        let before = before.filter(|plugin| kind(plugin.slot.expected()) == kind(&expected));
         let (slot, live, proving, listening, target) = match before {
             Some(plugin) => {
                 plugin.proving.configure(Arc::clone(config));
@@ -349,6 +350,7 @@ fn expected(config: &ControllerConfig) -> Expected {
     Expected {
         controller: config.name.clone(),
         parent: config.parent.clone(),
+        decorates: config.decorates.is_some(),
         location: config.plugin.clone(),
         limits: config.limits,
         trust: config.trust.clone(),

@@ -5,6 +5,7 @@ pub(super) mod admit;
 pub(super) mod records;
 pub(super) mod report;
 mod status;
+mod undecorate;
 pub(super) mod waiting;
 
 use std::sync::Arc;

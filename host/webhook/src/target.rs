@@ -67,9 +67,9 @@ impl PluginTarget {
         &self.config.name
     }
 
-    /// Reports whether it reconciles this kind, in any version.
+    /// Reports whether it reconciles this kind as its own, in any version.
     pub(super) fn is_for(&self, kind: &Kind) -> bool {
-        self.config.parent.is_version_of(kind)
+        self.config.decorates.is_none() && self.config.parent.is_version_of(kind)
     }
 
     /// Returns the plugin that converts at the moment, for the target that replaces this one.

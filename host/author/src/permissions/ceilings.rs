@@ -123,6 +123,21 @@ impl Entry<'_> {
                 super::grant_release(rights, &resource);
             }
         }
+        // Nothing of what is decorated is written: its children refer to it, and its Events are beside it.
+        let decorated = found(
+            rights,
+            &ceilings.decorates,
+            &format!("{name}.decorates"),
+            self.resources,
+        )?;
+        for resource in decorated {
+            rights.grant(&parents, resource.name(), &READ);
+            if ceilings.service_accounts.is_empty() {
+                let finalizers = format!("{}/finalizers", resource.plural);
+                rights.grant(&parents, (&resource.group, &finalizers), &["update"]);
+            }
+            rights.grant(&parents, EVENTS, &["create", "patch"]);
+        }
         if !ceilings.parents.0.is_empty() {
             rights.grant(&[Scope::Cluster], super::DEFINITIONS, &["patch"]);
         }

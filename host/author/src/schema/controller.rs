@@ -128,6 +128,17 @@ fn status() -> Value {
         }
         json!({"type": "object", "properties": properties})
     };
+    let first = json!({
+        "type": "array",
+        "description": "The first objects that are decorated and not ready; those of a kind of its own say so themselves.",
+        "items": {
+            "type": "object",
+            "properties": {
+                "name": text("As `namespace/name`."),
+                "reason": text("The reason in one word; the object's Events say more."),
+            },
+        },
+    });
     let condition = json!({
         "type": "object",
         "required": ["type", "status", "reason", "message", "lastTransitionTime"],
@@ -171,7 +182,7 @@ fn status() -> Value {
             "objects": {
                 "type": "object",
                 "description": "The objects of the kind.",
-                "properties": {"total": {"type": "integer"}, "notReady": {"type": "integer"}},
+                "properties": {"total": {"type": "integer"}, "notReady": {"type": "integer"}, "first": first},
             },
             "lastError": text("What is wrong now, if anything is."),
         },
@@ -187,7 +198,7 @@ mod tests {
         let definition = definition();
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         let spec = &schema["properties"]["spec"];
-        assert_eq!(spec["required"], json!(["parent", "plugin"]));
+        assert_eq!(spec["required"], json!(["plugin"]));
         assert_eq!(
             spec["properties"]["children"]["items"]["properties"]["onRemoval"]["enum"],
             json!(["delete", "retain"])

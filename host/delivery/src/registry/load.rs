@@ -32,6 +32,11 @@ pub(super) enum Refused {
         found: Kind,
         expected: Kind,
     },
+    #[error(
+        "it has a cleanup, which needs a finalizer on each {0}, and a controller that decorates sets none: build it without \
+         `cleanup` and without an order of deletion; owner references remove the children"
+    )]
+    Finalizer(Kind),
 }
 
 impl Refused {
@@ -151,6 +156,9 @@ impl Slot {
                 found: found.clone(),
                 expected: parent.clone(),
             });
+        }
+        if self.expected.decorates && plugin.description().finalizer {
+            return Err(Refused::Finalizer(parent.clone()));
         }
         Ok(plugin)
     }

@@ -18,6 +18,7 @@ pub(super) fn expected(kind: &str) -> Expected {
     Expected {
         controller: "fixtures".into(),
         parent: Kind::new("fixtures.dev/v1", kind),
+        decorates: false,
         location: Location::File("fixture.wasm".into()),
         limits: Limits::default(),
         trust: Trust::default(),

@@ -35,6 +35,7 @@ use operator_host_contract::EventType;
 use operator_host_core::child_rules::Allow;
 use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, label};
 use operator_host_core::text::shorten;
+use operator_host_desired::ownership::home;
 use operator_host_desired::readiness::why_failed;
 use operator_host_telemetry::trace;
 
@@ -126,7 +127,7 @@ impl Context {
     /// host's ServiceAccount and read its Secrets.
     #[must_use]
     pub fn refuses_namespace(&self, parent: &DynamicObject) -> Option<String> {
-        let namespace = parent.metadata.namespace.as_deref()?;
+        let namespace = home(self.config.scope(), parent)?;
         let is_allowed = self.config.rules.allow.contains(&Allow::HostNamespace);
         (!is_allowed && Some(namespace) == self.host_namespace.as_deref()).then(|| {
             format!(

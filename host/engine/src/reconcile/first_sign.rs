@@ -107,10 +107,8 @@ impl Line {
 
 /// Returns the parents that no reconcile has finished with: all of them before the first one.
 fn parents_that_wait(context: &Context) -> HashSet<NamespacedName> {
-    context.queue.unfinished().unwrap_or_else(|| {
-        let watches = context.caches.parents.all().into_iter();
-        watches.flat_map(|watch| watch.names()).collect()
-    })
+    let all = || context.caches.parent_names().into_iter().collect();
+    context.queue.unfinished().unwrap_or_else(all)
 }
 
 /// Writes the condition if the parent has none. Returns whether that need not be tried again.

@@ -9,9 +9,10 @@ use thiserror::Error;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::{Description, Kind, Need, Related};
 use operator_host_core::object::{
-    ChildRef, Selector, is_unreadable, name_problem, object_name_problem, unreadable,
+    ChildRef, Selector, is_namespace, is_unreadable, name_problem, object_name_problem, unreadable,
 };
 use operator_host_core::text::shorten;
+use operator_host_desired::ownership::home;
 use operator_host_desired::selectors::selector;
 
 /// Why a need cannot be answered.
@@ -217,7 +218,11 @@ pub fn check<'a>(
             return refused(format!("{name:?} cannot be a name: {problem}"));
         }
     }
-    let own = parent.namespace();
+    let own = match rights {
+        Rights::Configured(config) => home(config.scope(), parent).map(str::to_owned),
+        Rights::Announced(description) if is_namespace(&description.parent) => parent.metadata.name.clone(),
+        Rights::Announced(_) => parent.namespace(),
+    };
     let namespace = match namespaced && !need.is_everywhere() {
         true => need.namespace.clone().or_else(|| own.clone()),
         false => None,

@@ -92,11 +92,12 @@ pub(super) async fn sweep(
 fn left_over(run: &Run<'_>, parent: Option<&DynamicObject>) -> Vec<(ChildRef, Arc<DynamicObject>)> {
     let config = &run.config;
     let uid = parent.and_then(|parent| parent.metadata.uid.as_ref());
+    let home = config.scope().home(&run.name.name, run.name.namespace.as_deref());
     let is_left = |child: &DynamicObject| {
         controller_of(child).is_some_and(|owner| {
             is_reference_to(&config.parent, owner) && owner.name == run.name.name && Some(&owner.uid) != uid
         }) && is_ours(config.scope(), child)
-            && reaches(config.scope(), run.name.namespace.as_deref(), child.metadata.namespace.as_deref())
+            && reaches(config.scope(), home, child.metadata.namespace.as_deref())
             && !is_terminating(child)
             // Without its parent the proof that it was generated cannot be checked, and its values exist nowhere
             // else.

@@ -23,7 +23,7 @@ use operator_host_core::object::{
 };
 use operator_host_core::sync::lock;
 use operator_host_desired::conditions::{
-    Remarks, StatusUpdate, Verdict, compose, current, is_host_type, labels,
+    Reason, Remarks, StatusUpdate, Verdict, compose, current, is_host_type, labels,
 };
 use unwritten::Unwritten;
 
@@ -164,6 +164,10 @@ async fn send(
     update: &StatusUpdate<'_>,
     at: Option<&str>,
 ) -> Result<Sent, ApiError> {
+    if run.config.decorates.is_some() {
+        note_only(run, parent, update);
+        return Ok(Sent::Unchanged);
+    }
     // The fields that the apply would have to repeat were not read.
     if !run.cluster.served.parent.has_status || is_unreadable(parent) {
         return Ok(Sent::Unchanged);
@@ -303,6 +307,21 @@ async fn send(
 
 /// Returns why a plugin's status is not sent, and with which code an API server would refuse it. This comes before anything else:
 /// to copy, hash and send a huge one would hold up the reconciles of other controllers.
+/// Counts an object that is decorated, and remembers why it is not ready. Its own status is others' to write.
+fn note_only(run: &Run<'_>, parent: &DynamicObject, update: &StatusUpdate<'_>) {
+    let (status, _) = desired(run, parent, &Map::new(), update);
+    let (conditions, unready_since) = labels(&status);
+    let counted = run.observer.parents.count(conditions, unready_since);
+    run.memory(|memory| memory.status.counted = Some(counted));
+    let conditions = status.get("conditions").and_then(Value::as_array);
+    let ready = conditions.into_iter().flatten().find(|it| it["type"] == "Ready");
+    let text = |ready: &Value, field: &str| ready[field].as_str().unwrap_or_default().to_owned();
+    let why = ready
+        .filter(|ready| ready["status"] != "True")
+        .map(|ready| Reason::new(text(ready, "reason"), text(ready, "message")));
+    run.state.note_unready(run.name, why);
+}
+
 fn unacceptable(fields: &Map<String, Value>) -> Option<(u16, String)> {
     if least_size(fields) > REQUEST {
         let why = "the status is larger than 3 MiB, which no API server accepts: make the plugin answer with a smaller one";

@@ -5,6 +5,9 @@
 //! version before it reconciles with it, and beside it which controller reconciles the kind ([`holder`]). A replica that begins
 //! to lead reads the record again ([`LiveRecord::confirm`]): another replica may have gone on to a version that this one does not
 //! have.
+//!
+//! The kinds that a Controller decorates have no definition that is the host's to write on: the record is on the Controller, together
+//! with its finalizer. A Controller that is deleted and made again begins without a record.
 
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex};
@@ -18,7 +21,9 @@ use tracing::{debug, warn};
 use super::requests::Requests;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::client::Writer;
+use operator_host_cluster::discovery::controllers;
 use operator_host_config::ControllerConfig;
+use operator_host_config::object::FINALIZER;
 use operator_host_core::digest::Digest;
 use operator_host_core::object::{holder_annotation, live_annotation, stage_annotation};
 use operator_host_core::sync::lock;
@@ -38,6 +43,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub struct LiveRecord {
     client: Client,
     controller: String,
+    /// Whether the record is on the Controller.
+    decorates: bool,
     /// The keys of the annotations. They contain the installation: other hosts in the cluster have keys of their own.
     live_key: String,
     stage_key: String,
@@ -62,6 +69,7 @@ impl LiveRecord {
         Self {
             client,
             controller: config.name.clone(),
+            decorates: config.decorates.is_some(),
             live_key: live_annotation(installation, &config.name),
             stage_key: stage_annotation(installation, &config.name),
             holder_key: holder_annotation(installation),
@@ -145,7 +153,7 @@ impl LiveRecord {
         let Some(definition) = lock(&self.leads).clone() else {
             return Ok(None);
         };
-        let found = Requests::new(&self.client, &definition).read().await;
+        let found = self.requests(&definition).read().await;
         let found = found.map_err(|error| error.to_string())?;
         let text = found
             .as_ref()
@@ -168,10 +176,29 @@ impl LiveRecord {
     }
 
     async fn annotate(&self, definition: &str, annotations: &Value) -> Result<(), ApiError> {
-        let body = json!({ "metadata": { "annotations": annotations } });
+        let mut body = json!({ "metadata": { "annotations": annotations } });
         let writer = lock(&self.writer).clone();
-        let requests = Requests::new(&self.client, definition);
+        let requests = self.requests(definition);
+        // Before the first child: without it, nobody would delete the children of a Controller that is deleted.
+        if self.decorates
+            && let Some(found) = requests.read().await?
+        {
+            let metadata = &found["metadata"];
+            let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
+            if !finalizers.iter().any(|other| other == FINALIZER) {
+                finalizers.push(FINALIZER.into());
+                body["metadata"]["finalizers"] = finalizers.into();
+                body["metadata"]["resourceVersion"] = metadata["resourceVersion"].clone();
+            }
+        }
         requests.merge(&writer, &body, &self.manager).await
+    }
+
+    fn requests(&self, definition: &str) -> Requests<'_> {
+        match self.decorates {
+            true => Requests::of(&self.client, controllers(), &self.controller),
+            false => Requests::new(&self.client, definition),
+        }
     }
 
     /// Notes that this replica does not lead any more.
@@ -209,7 +236,11 @@ impl LiveRecord {
                 break;
             }
             if is_live || recorded == Recorded::Nothing || self.is_accepted(digest, &recorded) {
-                let _ = tokio::time::timeout(LIMIT, self.write(definition, digest)).await;
+                let written = tokio::time::timeout(LIMIT, self.write(definition, digest)).await;
+                if self.decorates && written != Ok(true) {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
                 break;
             }
             warn!(controller = self.controller, live = %digest, ?recorded,
@@ -272,7 +303,7 @@ impl LiveRecord {
 
     /// As [`Self::read`]; with it, whether this controller is recorded as the one that reconciles the kind.
     async fn read_with_holder(&self, definition: &str) -> Result<(Recorded, bool), String> {
-        match Requests::new(&self.client, definition).read().await {
+        match self.requests(definition).read().await {
             Ok(None) => Ok((Recorded::Nothing, false)),
             Ok(Some(definition)) => {
                 let annotations = &definition["metadata"]["annotations"];
@@ -296,7 +327,9 @@ impl LiveRecord {
                 None
             }
             // The definition was deleted, or this replica does not lead any more: there is nothing to record.
-            Err(error) if error.is_not_found() || error.fault == Fault::Deposed => return true,
+            Err(error) if error.is_not_found() && !self.decorates || error.fault == Fault::Deposed => {
+                return true;
+            }
             Err(error) => Some(error),
         };
         let is_written = failed.is_none();

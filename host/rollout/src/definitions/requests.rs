@@ -42,13 +42,19 @@ fn params(manager: &str, force: bool) -> PatchParams {
 
 impl<'a> Requests<'a> {
     pub(super) fn new(client: &'a Client, name: &str) -> Self {
+        let definitions = ResolvedKind {
+            api: ApiResource::erase::<CustomResourceDefinition>(&()),
+            namespaced: false,
+            has_status: true,
+        };
+        Self::of(client, definitions, name)
+    }
+
+    /// The requests about another cluster-scoped object.
+    pub(super) fn of(client: &'a Client, resource: ResolvedKind, name: &str) -> Self {
         Self {
             client,
-            resource: ResolvedKind {
-                api: ApiResource::erase::<CustomResourceDefinition>(&()),
-                namespaced: false,
-                has_status: true,
-            },
+            resource,
             name: NamespacedName {
                 namespace: None,
                 name: name.to_owned(),

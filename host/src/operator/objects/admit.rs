@@ -156,10 +156,13 @@ impl<'a> Beside<'a> {
 
     /// Adds a Controller, unless its kind is taken, its name was another's, or there are too many.
     fn add(&mut self, controller: ControllerConfig) -> Result<ControllerConfig, Refused> {
-        free(&controller, self.held, self.records)?;
+        let is_owner = controller.decorates.is_none();
         let kind = group_kind(&controller.parent);
-        if let Some(other) = self.kinds.get(&kind) {
-            return Err(taken(&self.controllers[*other]));
+        if is_owner {
+            free(&controller, self.held, self.records)?;
+            if let Some(other) = self.kinds.get(&kind) {
+                return Err(taken(&self.controllers[*other]));
+            }
         }
         if let Some((entry, ceilings)) = ceilings::entry_for(self.ceilings, &controller) {
             let tenant = controller.tenant();
@@ -173,7 +176,9 @@ impl<'a> Beside<'a> {
                 *self.numbers.entry(of).or_default() += 1;
             }
         }
-        self.kinds.insert(kind, self.controllers.len());
+        if is_owner {
+            self.kinds.insert(kind, self.controllers.len());
+        }
         self.controllers.push(controller.clone());
         Ok(controller)
     }
@@ -257,7 +262,8 @@ fn free(
     }
 }
 
-/// Reads a Controller that is deleted, and checks that it ran for its kind and still may.
+/// Reads a Controller that is deleted, and checks that it ran for its kind and still may. What decorates deletes only what proves
+/// itself to be its own.
 pub(in crate::operator) fn ran(
     file: &Config,
     records: &Records,
@@ -265,6 +271,9 @@ pub(in crate::operator) fn ran(
 ) -> Result<ControllerObject, String> {
     let read = read(file, object, &spec_of(object)).map_err(|refused| refused.message)?;
     let parent = &read.config.parent;
+    if read.config.decorates.is_some() {
+        return Ok(read);
+    }
     let record = records.get(&group_kind(parent)).map(|record| &record.uid);
     if record != read.config.uid.as_ref() {
         return Err(format!("the definition of {parent} does not record that it ran"));
@@ -286,7 +295,21 @@ fn read(
     }
     let read = file.object(name, &uid, spec).map_err(refused("InvalidSpec"))?;
     file.allows(&read).map_err(refused("NotAllowed"))?;
-    Ok(read)
+    let parent = &read.config.parent;
+    match decorated_by(object).filter(|kind| read.config.decorates.is_none() || *kind != parent.kind) {
+        None => Ok(read),
+        Some(kind) => Err(refused("KindChanged")(format!(
+            "this Controller has decorated {kind} objects, whose children would stay if it decorated others: set `decorates` back, \
+             delete the Controller, and apply it again for {parent}"
+        ))),
+    }
+}
+
+/// Returns the kind that a Controller has decorated, as it records (`definitions::record::holder`).
+pub(in crate::operator) fn decorated_by(object: &DynamicObject) -> Option<&str> {
+    let uid = object.metadata.uid.as_deref()?;
+    let mut values = object.annotations().values();
+    values.find_map(|value| value.strip_suffix(uid)?.strip_suffix('/'))
 }
 
 fn read_to_run(

@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
-use super::admit::{Refused, ran};
+use super::admit::{Refused, decorated_by, ran};
 use super::records::Records;
+use super::undecorate::delete_children;
 use super::{all, status};
 use crate::ui::RunningControllers;
 use crate::uninstall::Uninstall;
@@ -92,6 +93,12 @@ impl Reporter {
                         .map(|it| it.map_err(|error| status::without_conversion(&error))),
                     report: reports.get(name),
                     history: this.instruments.health.history_of(name).unwrap_or_default(),
+                    held: this.running.named(name).map_or(0, |it| it.state.held()),
+                    unready: this
+                        .running
+                        .named(name)
+                        .map(|it| it.state.first_unready(status::FIRST))
+                        .unwrap_or_default(),
                     unwatched: this
                         .running
                         .named(name)
@@ -179,8 +186,7 @@ impl Reporter {
     /// at each of them first.
     fn objects(&self, name: &str) -> Option<(u64, u64)> {
         let context = self.running.named(name)?;
-        let watches = context.caches.parents.all();
-        let total = watches.iter().map(|watch| watch.count() as u64).sum::<u64>();
+        let total = context.caches.parent_count() as u64;
         let counts = self
             .instruments
             .metrics
@@ -236,6 +242,32 @@ impl Reporter {
         Ok(())
     }
 
+    /// Deletes the children of a Controller that decorated, with the account that made them.
+    async fn remove_children(
+        &self,
+        object: &DynamicObject,
+        config: &Config,
+        records: &Records,
+    ) -> Result<(), String> {
+        let stays = |why: String| {
+            format!(
+                "it is being deleted, and its children cannot be deleted first: {why}; change this, or remove the finalizer \
+                 {FINALIZER} and delete them yourself"
+            )
+        };
+        let controller = ran(config, records, object).map_err(stays)?.config;
+        let writer = self.writers.writer(controller.service_account.as_ref());
+        let writer = writer.map_err(|error| error.to_string())?;
+        let kinds = Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics));
+        let deleted = delete_children(&self.client, &writer, &kinds, config, &controller).await;
+        let deleted = deleted.map_err(stays)?;
+        info!(
+            controller = controller.name,
+            deleted, "deleted the children of a Controller that decorated"
+        );
+        Ok(())
+    }
+
     /// Lets a Controller go that has stopped.
     async fn remove(&self, object: &DynamicObject, config: &Config, records: &Records) -> Result<(), String> {
         let name = NamespacedName::of(object);
@@ -246,8 +278,14 @@ impl Reporter {
         if runs || !object.finalizers().iter().any(|other| other == FINALIZER) {
             return Ok(());
         }
+        // Before the record, nothing was made.
+        let decorates = decorated_by(object).is_some();
+        if decorates {
+            self.remove_children(object, config, records).await?;
+        }
         // A Controller that may not run releases nothing, nor does one that never ran: its finalizer proves neither.
         let released = match ran(config, records, object) {
+            _ if decorates => None,
             Ok(read) if read.on_removal == Some(OnRemoval::ReleaseFinalizers) => Some(read.config),
             Ok(_) => None,
             Err(message) => {

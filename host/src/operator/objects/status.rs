@@ -7,12 +7,17 @@ use serde_json::{Map, Value, json};
 use super::admit::Refused;
 use operator_host_contract::{Condition, ConditionStatus, EventType};
 use operator_host_core::clock;
+use operator_host_core::object::NamespacedName;
 use operator_host_core::text::shorten;
 use operator_host_delivery::candidate_check::UNMATCHED_PIN;
 use operator_host_delivery::history::HistoryEntry;
 use operator_host_delivery::report::{CandidateState, CandidateVersion, PluginReport};
-use operator_host_desired::conditions::{PLUGIN_HELD_BACK, current, render};
+use operator_host_desired::conditions::{PLUGIN_HELD_BACK, Reason, current, render};
 
+/// How many objects that are not ready are named.
+pub(super) const FIRST: usize = 10;
+/// Bytes of the reason. What a plugin says about an object is in its Events, for those who may read the object.
+const SHORT: usize = 64;
 /// Bytes of a message.
 const MESSAGE: usize = 2048;
 
@@ -40,6 +45,10 @@ pub(super) struct Facts<'a> {
     pub history: Vec<HistoryEntry>,
     /// Why a kind of a controller that has started cannot be watched.
     pub unwatched: Option<String>,
+    /// How many objects are not decorated any more, and keep their children.
+    pub held: usize,
+    /// The first objects that are decorated and not ready, and why.
+    pub unready: Vec<(NamespacedName, Reason)>,
     /// How many objects there are, and how many of them are not Ready; `None` until all were looked at.
     pub objects: Option<(u64, u64)>,
 }
@@ -77,12 +86,19 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
     };
     let report = facts.report.filter(|_| runs);
     let held_back = report.and_then(held_back);
+    let held = (facts.held > 0).then(|| {
+        format!(
+            "the selector leaves out {} objects whose children are there, more than `proving.maxDeletions` lets go at once, so these \
+             children stay: correct the selector or the labels, or set `proving.maxDeletions` to 100%",
+            facts.held
+        )
+    });
     let error = match (refused, &facts.controller, &facts.plugin, &held_back) {
         (Some(refused), ..) => Some(&refused.message),
         (_, Some(Err(error)), ..) | (_, _, Some(Err(error)), _) => Some(error),
         (.., Some(held_back)) => Some(&held_back.message),
         (_, _, Some(Ok(remarks)), _) if is_forbidden(remarks) => Some(remarks),
-        _ => facts.unwatched.as_ref(),
+        _ => facts.unwatched.as_ref().or(held.as_ref()),
     };
     let mut fields = Map::new();
     if let Some(error) = error {
@@ -90,7 +106,14 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
     }
     versions(&mut fields, report, &facts.history, old);
     let objects = match facts.objects.filter(|_| runs) {
-        Some((total, not_ready)) => json!({"total": total, "notReady": not_ready}),
+        Some((total, not_ready)) => {
+            let mut objects = json!({"total": total, "notReady": not_ready});
+            let shown = |(name, why): &(NamespacedName, Reason)| json!({"name": name.to_string(), "reason": shorten(&why.reason, SHORT)});
+            if !facts.unready.is_empty() {
+                objects["first"] = facts.unready.iter().map(shown).collect();
+            }
+            objects
+        }
         None => old["objects"].clone(),
     };
     if !objects.is_null() {
@@ -305,6 +328,8 @@ mod tests {
             report,
             history: Vec::new(),
             unwatched: None,
+            held: 0,
+            unready: Vec::new(),
             objects: None,
         }
     }

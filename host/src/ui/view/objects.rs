@@ -104,7 +104,7 @@ pub(super) fn objects(sources: &Sources, page: &Page) -> Result<Objects, String>
         .controllers
         .named(&page.controller)
         .ok_or_else(|| not_running(&page.controller))?;
-    let mut names = context.caches.parents.names();
+    let mut names = context.caches.parent_names();
     names.sort();
     let mut namespaces = context
         .caches

@@ -155,10 +155,9 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
             true => "a Controller of the cluster",
             false => "the configuration file",
         }),
-        objects: running.as_ref().map_or(0, |context| {
-            let watches = context.caches.parents.all();
-            watches.iter().map(|watch| watch.count()).sum()
-        }),
+        objects: running
+            .as_ref()
+            .map_or(0, |context| context.caches.parent_count()),
         queue,
         queue_age: age.as_secs(),
         steps: sources.journal.of(name).series(),

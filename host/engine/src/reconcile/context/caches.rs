@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
+use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::object::{ChildRef, NamespacedName, kind_in_words};
 
@@ -23,6 +25,8 @@ pub struct Caches {
     pub reads: BTreeMap<Kind, KindReflectors>,
     /// Tracks which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
+    /// Which of the objects that `parents` has are parents.
+    pub config: Arc<ControllerConfig>,
 }
 
 /// A child as it is in the cluster.
@@ -33,17 +37,54 @@ pub(in crate::reconcile) struct LiveChild {
 }
 
 impl Caches {
-    /// Returns the parent as last known.
+    /// Returns a parent as last known; `None` also for an object that the controller does not decorate.
     #[must_use]
     pub fn parent(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
-        self.parents.get(name)
+        self.parents.get(name).filter(|object| self.selects(object))
     }
 
-    /// Reports whether a parent is known to exist.
+    /// Returns an object of the parents' kind that is none.
+    #[must_use]
+    pub fn unselected(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
+        self.config.decorates.as_ref()?;
+        self.parents.get(name).filter(|object| !self.selects(object))
+    }
+
+    /// Reports whether an object of the parents' kind is a parent.
+    #[must_use]
+    pub fn selects(&self, object: &DynamicObject) -> bool {
+        self.config.selects(object.labels())
+    }
+
+    /// Returns the names of all parents, in no particular order.
+    #[must_use]
+    pub fn parent_names(&self) -> Vec<NamespacedName> {
+        match &self.config.decorates {
+            None => self.parents.names(),
+            Some(decorates) => {
+                let watches = self.parents.all().into_iter();
+                let found = watches.flat_map(|watch| watch.select(None, &decorates.selector));
+                let found = found.filter(|object| self.selects(object));
+                found.map(|object| NamespacedName::of(&object)).collect()
+            }
+        }
+    }
+
+    /// Counts the parents.
+    #[must_use]
+    pub fn parent_count(&self) -> usize {
+        match &self.config.decorates {
+            None => self.parents.all().iter().map(|watch| watch.count()).sum(),
+            Some(_) => self.parent_names().len(),
+        }
+    }
+
+    /// Reports whether a parent is known. It need not be readable.
     #[must_use]
     pub fn has_parent(&self, name: &NamespacedName) -> bool {
         let watch = self.parents.of(name.namespace.as_deref());
         watch.is_some_and(|watch| watch.contains(name))
+            && (self.config.decorates.is_none() || self.parent(name).is_some())
     }
 
     /// Returns the current parent, which this reconcile may have written, but with the generation that the

@@ -1,6 +1,6 @@
 //! What one controller remembers between reconciles: of each parent, and of all of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::watch;
@@ -11,6 +11,7 @@ use crate::reconcile::parent_conditions::ParentConditions;
 use operator_host_cluster::cache::Subscription;
 use operator_host_core::object::{ChildRef, NamespacedName};
 use operator_host_core::sync::lock;
+use operator_host_desired::conditions::Reason;
 
 /// What one controller remembers. Initially empty.
 #[derive(Default)]
@@ -24,6 +25,10 @@ pub struct ControllerState {
     pub unlisted: ParentConditions,
     /// The fields of the definition because of which a part of a status is left out. Empty until the API server has refused one.
     pub(in crate::reconcile) narrow: Mutex<BTreeSet<String>>,
+    /// The objects that are decorated and not ready, with the reason.
+    unready: Mutex<BTreeMap<NamespacedName, Reason>>,
+    /// The objects that are not decorated any more, and whose children stay: too many of them were given up at once.
+    held: Mutex<BTreeSet<NamespacedName>>,
 }
 
 impl ControllerState {
@@ -71,8 +76,47 @@ impl ControllerState {
             .unwrap_or_default()
     }
 
+    /// Remembers that an object which is decorated is ready, or why it is not.
+    pub(in crate::reconcile) fn note_unready(&self, parent: &NamespacedName, why: Option<Reason>) {
+        let mut unready = lock(&self.unready);
+        match why {
+            Some(why) => drop(unready.insert(parent.clone(), why)),
+            None => drop(unready.remove(parent)),
+        }
+    }
+
+    /// Returns the first objects that are decorated and not ready, with the reason.
+    #[must_use]
+    pub fn first_unready(&self, most: usize) -> Vec<(NamespacedName, Reason)> {
+        let unready = lock(&self.unready);
+        let first = unready.iter().take(most);
+        first.map(|(name, why)| (name.clone(), why.clone())).collect()
+    }
+
+    /// Keeps the children of these objects, which are not decorated any more.
+    pub fn hold(&self, objects: BTreeSet<NamespacedName>) {
+        *lock(&self.held) = objects;
+    }
+
+    /// Counts the objects whose children are kept so.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        lock(&self.held).len()
+    }
+
+    /// Reports whether the children of an object are kept so.
+    pub(in crate::reconcile) fn is_held(&self, object: &NamespacedName) -> bool {
+        lock(&self.held).contains(object)
+    }
+
+    /// Ends that the children of an object are kept, which is decorated again.
+    pub(in crate::reconcile) fn let_go(&self, object: &NamespacedName) {
+        lock(&self.held).remove(object);
+    }
+
     /// Forgets a deleted parent.
     pub(in crate::reconcile) fn forget(&self, parent: &NamespacedName) {
+        self.note_unready(parent, None);
         self.memory().remove(parent);
         self.needs.forget(parent);
     }
@@ -90,6 +134,7 @@ impl ControllerState {
     /// Forgets the memory and the needs of all parents, but not which of them are in doubt.
     pub fn forget_all(&self) {
         self.needs.retain(|_| false);
+        lock(&self.unready).clear();
         let mut memory = self.memory();
         memory.retain(|_, memory| memory.doubt.open().is_some());
         for memory in memory.values_mut() {

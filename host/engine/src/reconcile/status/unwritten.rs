@@ -49,7 +49,8 @@ pub(in crate::reconcile) fn note(
     fields: Option<&Map<String, Value>>,
     conditions: Option<&[Condition]>,
 ) {
-    if fields.and_then(unacceptable).is_some() {
+    // The status of what is decorated is not the plugin's.
+    if run.config.decorates.is_some() || fields.and_then(unacceptable).is_some() {
         return;
     }
     let before = Unwritten::of(run, parent).and_then(|before| before.fields);

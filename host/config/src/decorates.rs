@@ -1,0 +1,74 @@
+//! Controllers that decorate: their parents are the objects of a kind that others define and write.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use operator_host_contract::Kind;
+use operator_host_core::object::{Selector, secret};
+
+/// Which objects a controller decorates, and which of their changes concern it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decorates {
+    /// The labels of the objects. It never selects all.
+    pub selector: Selector,
+    /// Whether a change of the status alone is a reason to reconcile.
+    pub watch_status: bool,
+}
+
+/// A kind that a Controller decorates.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawDecorated {
+    /// The group and version, such as `apps/v1`.
+    api_version: String,
+    /// The kind, such as `Deployment`.
+    kind: String,
+    /// The labels of the objects, as in `kubectl get -l`. It cannot be empty.
+    selector: String,
+}
+
+impl RawDecorated {
+    pub(super) fn kind(&self) -> Kind {
+        Kind::new(&*self.api_version, &*self.kind)
+    }
+
+    /// Validates the kind and the selector.
+    ///
+    /// # Errors
+    /// With the field.
+    pub(super) fn validate(self, watch_status: bool) -> Result<Decorates, (&'static str, String)> {
+        if let Some(why) = refused(&self.kind()) {
+            return Err(("kind", why));
+        }
+        let wrong = |why| {
+            (
+                "selector",
+                format!("{:?} is not a label selector: {why}", self.selector),
+            )
+        };
+        let selector = Selector::of(&self.selector).map_err(wrong)?;
+        if selector.selects_all() {
+            let why = "an empty selector would select every object of the cluster: name a label that the objects have";
+            return Err(("selector", why.to_owned()));
+        }
+        Ok(Decorates {
+            selector,
+            watch_status,
+        })
+    }
+}
+
+/// Returns why a kind cannot be decorated.
+fn refused(kind: &Kind) -> Option<String> {
+    let why = match (kind.group(), &*kind.kind) {
+        _ if secret::is_secret_kind(kind) => {
+            "the host would keep the values of every Secret in its memory, and give them to the plugin"
+        }
+        ("" | "events.k8s.io", "Event") | ("coordination.k8s.io", "Lease") => {
+            "its objects change all the time, and the host writes some of them itself"
+        }
+        ("authentication.k8s.io" | "authorization.k8s.io", _) => "its objects are not stored",
+        _ => return None,
+    };
+    Some(format!("{kind} cannot be decorated: {why}"))
+}

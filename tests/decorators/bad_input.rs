@@ -1,0 +1,73 @@
+//! What a Controller that decorates may not say.
+
+use super::*;
+
+#[tokio::test]
+async fn what_is_wrong_is_in_the_status_of_the_controller() {
+    let (world, host) = World::new("decorators-bad").await;
+    let decorates = |api_version: &str, kind: &str, selector: &str| json!({"decorates": [{"apiVersion": api_version, "kind": kind, "selector": selector}]});
+    for (name, more, says) in [
+        (
+            "not-allowed",
+            decorates("v1", "Namespace", "a=b"),
+            "NotAllowed: v1/Namespace … ceilings[0].decorates",
+        ),
+        (
+            "secrets",
+            decorates("v1", "Secret", "a=b"),
+            "InvalidSpec: `spec.decorates[0].kind` … v1/Secret cannot be decorated",
+        ),
+        (
+            "leases",
+            decorates("coordination.k8s.io/v1", "Lease", "a=b"),
+            "InvalidSpec: Lease cannot be decorated",
+        ),
+        (
+            "own",
+            decorates("operator-host.dev/v1alpha1", "Controller", "a=b"),
+            "InvalidSpec: kind of the host itself",
+        ),
+        (
+            "every",
+            decorates("apps/v1", "Deployment", "  "),
+            "InvalidSpec: `spec.decorates[0].selector` … empty selector",
+        ),
+        (
+            "broken",
+            decorates("apps/v1", "Deployment", "a b"),
+            "InvalidSpec: not a label selector",
+        ),
+        (
+            "loop",
+            json!({"children": [{"apiVersion": "apps/v1", "kind": "Deployment"}]}),
+            "InvalidSpec: kind that it decorates",
+        ),
+        (
+            "defines",
+            json!({"definitions": "check"}),
+            "InvalidSpec: `spec.definitions`",
+        ),
+    ] {
+        world.controller(name, more).await;
+        world.says(name, &format!("Stalled=True {says}")).await;
+    }
+    let guard = json!({"plugin": {"configMap": {"name": "guard-plugin", "key": "guard.wasm"}}});
+    world.controller("guard", guard).await;
+    world
+        .says("guard", "Ready=False PluginRefused: cleanup … finalizer")
+        .await;
+    // A kind may come later. Until then the Controller waits.
+    world
+        .controller("later", decorates("apps/v2", "Deployment", "a=b"))
+        .await;
+    world.says("later", "Ready=False KindNotServed").await;
+    world.controller("decorator", json!({})).await;
+    world.decorated("a").await;
+    world
+        .controller("decorator", decorates("apps/v1", "StatefulSet", "a=b"))
+        .await;
+    let says = "Stalled=True KindChanged: has decorated Deployment objects";
+    world.says("decorator", says).await;
+    world.decorated("b").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}

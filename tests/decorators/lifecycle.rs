@@ -1,0 +1,187 @@
+//! From the label to the end of the Controller: what is decorated gets children, and nothing is written into it.
+
+use super::*;
+
+#[tokio::test]
+async fn an_object_has_children_as_long_as_it_has_the_label_and_is_not_written() {
+    let (world, host) = World::new("decorators-label").await;
+    world.controller("decorator", json!({})).await;
+    world.runs("decorator").await;
+    world.decorated("a").await;
+    // Others have no label.
+    let child = config_map("b-child", "unwanted");
+    let mut other = deployment("b", &json!({"response": {"children": [child]}}));
+    other["metadata"]["labels"] = json!({});
+    world.apply(&other.to_string()).await;
+    world.label("a", Value::Null).await;
+    world.until_gone(CONFIG_MAP, "a-child").await;
+    world.label("a", json!("yes")).await;
+    world.until_there(CONFIG_MAP, "a-child").await;
+    assert!(world.get(CONFIG_MAP, "b-child").await.is_none());
+    // What the plugin does not name any more goes, too.
+    world
+        .deployment(
+            "a",
+            json!({"response": {"children": [config_map("another", "x")]}}),
+        )
+        .await;
+    world.until_there(CONFIG_MAP, "another").await;
+    world.until_gone(CONFIG_MAP, "a-child").await;
+    let writes = world.all_writes(&world.cluster).await;
+    assert_eq!(writes_to(&writes, "deployments"), Vec::<String>::new());
+    let deployment = world.get(DEPLOYMENT, "a").await.unwrap();
+    assert_eq!(deployment.metadata.finalizers, None);
+    // Its owner waits for nothing but the garbage collector.
+    let foreground = DeleteParams::foreground();
+    let deleted = world.api(DEPLOYMENT).delete("a", &foreground).await;
+    deleted.unwrap();
+    world.until_gone(DEPLOYMENT, "a").await;
+    assert!(world.get(CONFIG_MAP, "another").await.is_none());
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_an_event_on_the_object_and_in_the_status_of_the_controller() {
+    let (world, host) = World::new("decorators-unready").await;
+    world.controller("decorator", json!({})).await;
+    world.decorated("good").await;
+    let failure = json!({"invalid": {"reason": "BadLabel", "message": "the label is wrong"}});
+    world.deployment("bad", json!({"failure": failure})).await;
+    world
+        .until_event("bad", "Warning BadLabel: the label is wrong")
+        .await;
+    let counted = |object: &DynamicObject| {
+        let objects = &object.data["status"]["objects"];
+        objects["total"] == 2
+            && objects["notReady"] == 1
+            && objects["first"][0]["name"] == "decorators-unready/bad"
+            && objects["first"][0]["reason"] == "BadLabel"
+    };
+    world.until(CONTROLLER, "decorator", "counted", counted).await;
+    let bad = world.get(DEPLOYMENT, "bad").await.unwrap();
+    let conditions = bad.data["status"]["conditions"].as_array();
+    let ours = conditions
+        .into_iter()
+        .flatten()
+        .filter(|it| it["type"] == "Ready");
+    assert_eq!(ours.count(), 0);
+    world.decorated("bad").await;
+    let is_ready =
+        |object: &DynamicObject| object.data["status"]["objects"] == json!({"total": 2, "notReady": 0});
+    world
+        .until(CONTROLLER, "decorator", "all are ready", is_ready)
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_change_of_the_status_alone_calls_nobody_unless_the_controller_watches_it() {
+    let (world, host) = World::new("decorators-status").await;
+    world.controller("decorator", json!({})).await;
+    world.runs("decorator").await;
+    world.decorated("a").await;
+    world.decorated("first").await;
+    let reconciles = || {
+        let log = host.log();
+        let of_it = |line: &&str| contains(line, "reconcile started … \"decorators-status/a\"");
+        log.lines().filter(of_it).count()
+    };
+    let edit = async |generation: u64| {
+        let patch = json!({"status": {"observedGeneration": generation}});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patched = world.api(DEPLOYMENT).patch_status("a", &params, &patch).await;
+        patched.unwrap();
+    };
+    let before = reconciles();
+    edit(7).await;
+    world.decorated("second").await;
+    assert_eq!(reconciles(), before, "the plugin was called");
+    world.controller("decorator", json!({"watchStatus": true})).await;
+    until_true("it starts again", async || reconciles() > before).await;
+    world.decorated("third").await;
+    let before = reconciles();
+    edit(8).await;
+    until_true("the plugin is called", async || reconciles() > before).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_controller_that_is_deleted_leaves_nothing_also_while_its_host_is_away() {
+    let (world, host) = World::new("decorators-removal").await;
+    let mut copied = config_map("of-others", "x");
+    copied["metadata"]["labels"] = json!({"operator-host.dev/controller": "decorator"});
+    world.apply(&copied.to_string()).await;
+    world.controller("decorator", json!({})).await;
+    world.decorated("a").await;
+    world.remove(CONTROLLER, "decorator").await;
+    assert!(world.get(CONFIG_MAP, "a-child").await.is_none());
+    world.controller("decorator", json!({})).await;
+    world.until_there(CONFIG_MAP, "a-child").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    world.delete(CONTROLLER, "decorator").await;
+    // An object that loses its label meanwhile is no reason to leave its child.
+    world.label("a", Value::Null).await;
+    assert!(world.get(CONFIG_MAP, "a-child").await.is_some());
+    let host = world.start();
+    world.until_gone(CONTROLLER, "decorator").await;
+    assert!(world.get(CONFIG_MAP, "a-child").await.is_none());
+    // A label alone proves nothing.
+    assert!(world.get(CONFIG_MAP, "of-others").await.is_some());
+    let deployment = world.get(DEPLOYMENT, "a").await.unwrap();
+    assert_eq!(deployment.metadata.finalizers, None);
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_selector_that_leaves_out_many_deletes_nothing_until_that_is_allowed() {
+    let (world, host) = World::new("decorators-selector").await;
+    world.controller("decorator", json!({})).await;
+    for name in ["a", "b", "c"] {
+        world.decorated(name).await;
+    }
+    let other = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "selector": "decorate=never"}]);
+    world.controller("decorator", json!({"decorates": other})).await;
+    let is_held = |object: &DynamicObject| {
+        let error = object.data["status"]["lastError"].as_str();
+        error.is_some_and(|error| error.contains("leaves out 3 objects"))
+    };
+    world.until(CONTROLLER, "decorator", "held", is_held).await;
+    assert!(world.get(CONFIG_MAP, "a-child").await.is_some());
+    let all = json!({"decorates": other, "proving": {"maxDeletions": "100%"}});
+    world.controller("decorator", all).await;
+    for name in ["a", "b", "c"] {
+        world.until_gone(CONFIG_MAP, &format!("{name}-child")).await;
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn many_controllers_decorate_a_kind_and_none_what_a_controller_made() {
+    let (world, host) = World::new("decorators-many").await;
+    world.controller("one", json!({})).await;
+    world.controller("two", json!({})).await;
+    world.runs("one").await;
+    world.runs("two").await;
+    // Both want the same child: one makes it, and the other says who has it.
+    world.decorated("a").await;
+    world
+        .until_event("a", "Warning ApplyFailed: conflicts with \"operator-host/")
+        .await;
+    let own = json!({
+        "decorates": null,
+        "parent": {"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet"},
+        "plugin": {"configMap": {"name": "puppet-plugin"}},
+        "children": [{"apiVersion": "apps/v1", "kind": "Deployment"}, {"apiVersion": "v1", "kind": "ConfigMap"}],
+    });
+    world.controller("owner", own).await;
+    let made = deployment(
+        "made",
+        &json!({"response": {"children": [config_map("of-made", "x")]}}),
+    );
+    world.wants("p", &[made, config_map("beside", "x")]).await;
+    world.until_there(DEPLOYMENT, "made").await;
+    world.until_there(CONFIG_MAP, "beside").await;
+    world.decorated("last").await;
+    assert!(world.get(CONFIG_MAP, "of-made").await.is_none());
+    assert_eq!(host.stop().await.code(), Some(0));
+}
