@@ -1,7 +1,7 @@
 //! Carries out Externals: resources outside of the cluster that are objects in it.
 //!
 //! It runs as a process of its own, `operator-host egress`, the only one that connects to anything but the API server. In
-//! reading order: [`reconcile`] knows the steps; `spec` is what an External says, `holders` which of two holds, `matches` whether
+//! reading order: `reconcile` knows the steps; `spec` is what an External says, `holders` which of two holds, `matches` whether
 //! an answer is as wanted, `secrets` and `credentials` what is filled in, `status` what is told. `transport` sends one bounded
 //! request, by `connector` to an `address` that is allowed. `file` has the endpoints, and `context` what all share.
 //!
