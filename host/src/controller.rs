@@ -23,7 +23,7 @@ use operator_host_contract::Kind;
 use operator_host_core::backoff;
 use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, version};
 use operator_host_delivery::registry::Live;
-use operator_host_desired::ownership::{parent_by_owner, parent_of, reaches};
+use operator_host_desired::ownership::{owns, parent_by_owner, parent_of, reaches};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::needs::is_readable;
 use operator_host_engine::reconcile::observer::Observer;
@@ -197,13 +197,29 @@ fn enqueue_deleted(context: &Context) {
 /// Keeps the children of what is not decorated any more if that is a larger part than a new version of the plugin may delete: the
 /// selector may be wrong. A single object that has lost its label is none.
 fn hold_many(context: &Context) {
-    let parents = parents_with_children(context);
-    let lost = parents
-        .iter()
-        .filter(|name| context.caches.unselected(name).is_some());
-    let lost: BTreeSet<_> = lost.cloned().collect();
+    // The kind's objects may own what other controllers have made.
+    let has_children = |object: &Arc<DynamicObject>| {
+        let children = context.owned(object);
+        children
+            .iter()
+            .any(|child| owns(context.config.scope(), object, child))
+    };
+    let (mut lost, mut kept) = (BTreeSet::new(), 0);
+    for name in parents_with_children(context) {
+        if let Some(object) = context.caches.unselected(&name) {
+            if has_children(&object) {
+                lost.insert(name);
+            }
+        } else if context
+            .caches
+            .parent(&name)
+            .is_some_and(|object| has_children(&object))
+        {
+            kept += 1;
+        }
+    }
     let most = context.config.proving.max_deletions;
-    let are_many = lost.len() > 1 && lost.len() * 100 > parents.len() * usize::from(most);
+    let are_many = lost.len() > 1 && lost.len() * 100 > (lost.len() + kept) * usize::from(most);
     if are_many {
         warn!(
             controller = context.config.name,
@@ -587,8 +603,11 @@ fn related_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
     }
     for object in change.both() {
         let namespace = object.metadata.namespace.as_deref();
-        let may_read =
-            |parent: &NamespacedName| is_readable(&context.config, parent.namespace.as_deref(), namespace);
+        let may_read = |parent: &NamespacedName| {
+            let scope = context.config.scope();
+            let home = scope.home(&parent.name, parent.namespace.as_deref());
+            is_readable(&context.config, home, namespace)
+        };
         let parents = context.state.needs.parents_in_need_of(kind, object);
         for parent in parents.into_iter().filter(may_read) {
             context.queue.enqueue(&parent, Trigger::Related);

@@ -8,6 +8,12 @@ async fn an_object_has_children_as_long_as_it_has_the_label_and_is_not_written()
     world.controller("decorator", json!({})).await;
     world.runs("decorator").await;
     world.decorated("a").await;
+    // What has a controller of its own may be decorated.
+    let child = config_map("guarded-child", "wanted");
+    let mut guarded = deployment("guarded", &json!({"response": {"children": [child]}}));
+    guarded["metadata"]["finalizers"] = json!(["operator-host.dev/other"]);
+    world.apply(&guarded.to_string()).await;
+    world.until_there(CONFIG_MAP, "guarded-child").await;
     // Others have no label.
     let child = config_map("b-child", "unwanted");
     let mut other = deployment("b", &json!({"response": {"children": [child]}}));

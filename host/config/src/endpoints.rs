@@ -327,7 +327,11 @@ impl Value for Url {
             return wrong("its path may have letters, digits, `-`, `.`, `_`, `~` and single slashes only");
         }
         let (host, port) = match authority.strip_prefix('[').map(|rest| rest.split_once(']')) {
-            Some(Some((host, port))) if host.parse::<Ipv6Addr>().is_ok() => (host, port.strip_prefix(':')),
+            Some(Some((host, port)))
+                if host.parse::<Ipv6Addr>().is_ok() && (port.is_empty() || port.starts_with(':')) =>
+            {
+                (host, port.strip_prefix(':'))
+            }
             Some(_) => return wrong("it has no address between its brackets"),
             None => match authority.split_once(':') {
                 Some((host, port)) => (host, Some(port)),

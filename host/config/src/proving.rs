@@ -136,6 +136,12 @@ impl TryFrom<RawStage> for StageConfig {
     }
 }
 
+impl RawProving {
+    pub(super) fn has_stages(&self) -> bool {
+        !self.stages.is_empty()
+    }
+}
+
 impl From<RawProving> for ProvingConfig {
     fn from(raw: RawProving) -> Self {
         Self {

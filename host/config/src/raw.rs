@@ -337,6 +337,11 @@ impl RawController {
             let message = format!("the definition of {parent} is not the plugin's: leave this out");
             return Err(("definitions".to_owned(), message));
         }
+        if decorates.is_some() && self.proving.has_stages() {
+            let message = "a version that decorates cannot be staged: the condition Ready of its objects, if they have one, says nothing \
+                           about it";
+            return Err(("proving.stages".to_owned(), message.to_owned()));
+        }
         if decorates.is_none() && is_built_in(parent.group()) {
             let message = format!(
                 "{parent} is a kind of Kubernetes itself, whose objects others write: `parent` must be a custom resource"

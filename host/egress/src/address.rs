@@ -5,12 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use operator_host_config::endpoints::Network;
 
 /// Where clouds serve metadata, credentials among them, besides 169.254.169.254, which is of the link.
-const METADATA: [IpAddr; 4] = [
-    // Alibaba Cloud, Azure, Oracle Cloud, and AWS by IPv6.
+const METADATA: [IpAddr; 6] = [
+    // Alibaba Cloud, Azure, Oracle Cloud, and by IPv6 AWS, Google Cloud and Oracle Cloud.
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
 ];
 
 /// Reports whether a connection to this address may be made. `reserved` are the addresses of the API server.

@@ -160,7 +160,7 @@ impl Context {
         lane.allows(name.namespace.as_deref()?).then_some(lane)
     }
 
-    fn line(&self, name: &NamespacedName, external: Option<&DynamicObject>) -> &Line {
+    pub(crate) fn line(&self, name: &NamespacedName, external: Option<&DynamicObject>) -> &Line {
         let lane = external.and_then(|external| self.lane(name, external));
         lane.map_or(&self.nowhere, |lane| &lane.line)
     }
@@ -198,7 +198,7 @@ impl Context {
         {
             return;
         }
-        self.line(&name, after)
+        self.line(&name, after.or(change.before().map(|it| &**it)))
             .queue
             .enqueue(&name, Trigger::Parent { version: None });
     }

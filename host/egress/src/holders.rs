@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 
 use kube::core::DynamicObject;
-use serde_json::Value;
 
 use operator_host_core::object::NamespacedName;
 use operator_host_core::sync::lock;
@@ -32,8 +31,7 @@ impl Holders {
         external: Option<&DynamicObject>,
     ) -> Option<NamespacedName> {
         let mut state = lock(&self.0);
-        let claim =
-            external.and_then(|external| Some((identity(&external.data["spec"])?, claim(name, external))));
+        let claim = external.and_then(|external| Some((identity(external)?, claim(name, external))));
         if state.of.get(name) == claim.as_ref() {
             return None;
         }
@@ -81,11 +79,19 @@ fn claim(name: &NamespacedName, external: &DynamicObject) -> Claim {
     )
 }
 
-/// Returns what an External claims: what it sets or unsets.
-fn identity(spec: &Value) -> Option<String> {
+/// Returns what an External claims: what it sets or unsets. Once it has an identity, a change of the spec claims nothing else.
+fn identity(external: &DynamicObject) -> Option<String> {
+    let spec = &external.data["spec"];
     let is_writer = !spec["set"].is_null() || !spec["unset"].is_null();
-    let of = (spec["endpoint"].as_str()?, spec["observe"]["path"].as_str()?);
-    is_writer.then(|| format!("{} {}", of.0, of.1))
+    let first = external.data["status"]["identity"].as_str().map(str::to_owned);
+    let of = || {
+        Some(format!(
+            "{} {}",
+            spec["endpoint"].as_str()?,
+            spec["observe"]["path"].as_str()?
+        ))
+    };
+    first.or_else(of).filter(|_| is_writer)
 }
 
 #[cfg(test)]
@@ -122,6 +128,16 @@ mod tests {
         }
         assert_eq!(holders.update(&name("old"), None), Some(name("young")));
         assert_eq!(holders.other(&name("young")), None);
+        let mut moved = external(old, "c", "/elsewhere", true);
+        holders.update(&name("moved"), Some(&moved));
+        moved.data["status"] = json!({"identity": "dns /elsewhere"});
+        moved.data["spec"]["observe"]["path"] = "/a".into();
+        holders.update(&name("moved"), Some(&moved));
+        assert_eq!(
+            holders.other(&name("young")),
+            None,
+            "the path of another is not taken by an edit"
+        );
         let twin = external(new, "0", "/a", true);
         holders.update(&name("twin"), Some(&twin));
         assert_eq!(

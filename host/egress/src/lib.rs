@@ -49,7 +49,7 @@ use operator_host_config::endpoints::EndpointsConfig;
 use operator_host_config::external;
 use operator_host_core::object::NamespacedName;
 use operator_host_core::object::Provenance;
-use operator_host_engine::work_queue::Work;
+use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::Instruments;
 use operator_host_instruments::health::Unreached;
 use operator_host_lease::Leadership;
@@ -282,6 +282,14 @@ async fn work(context: Arc<Context>, lane: Option<Arc<Lane>>) {
 }
 
 async fn process(context: &Arc<Context>, line: &Line, work: Work) -> Next {
+    // The External of this name may be another one by now: only its own line has it, so that it never runs twice at a time.
+    if let Some(external) = context.externals.get(&work.parent) {
+        let own = context.line(&work.parent, Some(&external));
+        if !std::ptr::eq(own, line) {
+            own.queue.enqueue(&work.parent, Trigger::Related);
+            return Next::OnChange;
+        }
+    }
     let (waited, started) = (work.since.elapsed(), Instant::now());
     let trigger = work.reasons.first().map_or("none", |reason| reason.as_str());
     let root = root_span(context, line, &work.parent, trigger);

@@ -22,6 +22,8 @@ use operator_host_config::external::{FIELD_MANAGER, FINALIZER, MAX_VALUES, ON_RE
 use operator_host_core::object::{NamespacedName, annotation, is_terminating};
 use operator_host_core::text::shorten;
 
+/// The reason of an External whose `set` was answered, and changed nothing.
+const NOT_TAKEN: &str = "NotTaken";
 /// The longest pointer in a message.
 const MAX_POINTER: usize = 256;
 
@@ -98,7 +100,9 @@ fn permitted<'a>(
         Stop::stalled("EndpointNotAllowed", why)
     })?;
     let methods = &lane.transport.endpoint.methods;
-    let requests = spec.set.iter().chain(&spec.unset);
+    // One that is deleted sends `unset` only.
+    let set = spec.set.iter().filter(|_| !is_terminating(external));
+    let requests = set.chain(&spec.unset);
     if let Some(bad) = requests
         .map(|it| it.method)
         .find(|method| !methods.contains(method))
@@ -207,8 +211,13 @@ async fn make_so(
     let sent = &external.data["status"]["secrets"];
     // What a password is cannot be seen in an answer: the Secret's version says whether it was sent.
     let is_sent = |filled: &Filled| filled.versions.is_empty() || json!(filled.versions) == *sent;
+    // Each POST may make another one.
+    let is_in_vain = |set: &Request, filled: &Filled| {
+        set.method == Method::Post && is_sent(filled) && was_not_taken(external)
+    };
     if let Some((set, filled)) = filled
         && (differs.is_some() || !is_sent(&filled))
+        && !is_in_vain(set, &filled)
     {
         let versions = filled.versions.clone();
         let done = send(context, lane, name, external, set, filled).await?;
@@ -222,10 +231,16 @@ async fn make_so(
     }
     report(context, lane, spec, &answer, seen).await?;
     match differs {
-        Some(at) if spec.set.is_some() => Err(Stop::refused(
-            "NotTaken",
-            format!("`set` was answered, but the answer to GET still differs from `matches` {at}"),
-        )),
+        Some(at) if let Some(set) = &spec.set => {
+            let then = match set.method {
+                Method::Post => "; a POST is not repeated: correct the spec",
+                _ => "",
+            };
+            Err(Stop::refused(
+                NOT_TAKEN,
+                format!("`set` was answered, but the answer to GET still differs from `matches` {at}{then}"),
+            ))
+        }
         Some(at) => Err(Stop {
             next: Next::Every,
             ..Stop::failed("Differs", format!("the answer differs from `matches` {at}"))
@@ -236,6 +251,15 @@ async fn make_so(
             Ok(())
         }
     }
+}
+
+/// Reports whether the server has answered `set` of this generation without doing what it says.
+fn was_not_taken(external: &DynamicObject) -> bool {
+    let status = &external.data["status"];
+    let conditions = status["conditions"].as_array();
+    let is_it = |it: &Value| it["type"] == "Stalled" && it["status"] == "True" && it["reason"] == NOT_TAKEN;
+    status["observedGeneration"].as_i64() == external.metadata.generation
+        && conditions.into_iter().flatten().any(is_it)
 }
 
 /// Asks with GET. Those that only read share the answer.

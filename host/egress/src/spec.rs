@@ -190,6 +190,7 @@ const NEVER_ENCODED: &[u8] = b"/\\.%;";
 
 fn encoding_problem(text: &str, is_path: bool) -> Option<&'static str> {
     let bytes = text.as_bytes();
+    let (mut decoded, mut end) = (Vec::new(), 0);
     for (at, _) in text.match_indices('%') {
         let digits = bytes
             .get(at + 1..at + 3)
@@ -207,11 +208,23 @@ fn encoding_problem(text: &str, is_path: bool) -> Option<&'static str> {
         if is_path && NEVER_ENCODED.contains(&byte) {
             return Some("slashes, dots, semicolons and percent signs may not be encoded in it");
         }
-        if byte.is_ascii_alphanumeric() {
-            return Some("letters and digits may not be encoded: one resource must have one path");
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            return Some(
+                "letters, digits, `-`, `.`, `_` and `~` may not be encoded: one resource must have one path",
+            );
         }
+        if digits.is_some_and(|it| it.bytes().any(|byte| byte.is_ascii_lowercase())) {
+            return Some(
+                "the hexadecimal digits after a `%` must be in upper case: one resource must have one path",
+            );
+        }
+        decoded.extend_from_slice(&bytes[end..at]);
+        decoded.push(byte);
+        end = at + 3;
     }
-    None
+    decoded.extend_from_slice(&bytes[end..]);
+    // Such as an overlong form of a dot, which some servers take for one.
+    (is_path && std::str::from_utf8(&decoded).is_err()).then_some("what is encoded in it must be UTF-8")
 }
 
 #[cfg(test)]
@@ -226,6 +239,7 @@ mod tests {
             "/",
             "/zones/example.com?rrset_name=www.example.com.&rrset_type=A",
             "/a/%20b",
+            "/a%C3%A4",
             "/a?b=%2F..%2F",
             "/a/...",
             "/a:b@c",
@@ -256,6 +270,12 @@ mod tests {
             "/a%2",
             "/a%zz",
             "/%61",
+            // Overlong forms of `..` and `/`, and other names of one resource.
+            "/%C0%AE%C0%AE/a",
+            "/a%C0%AFb",
+            "/a%2Db",
+            "/a%7Eb",
+            "/a%c3%a4",
             "/é",
             "/a\u{0}",
             "https://evil.example/",

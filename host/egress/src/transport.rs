@@ -40,6 +40,8 @@ use operator_host_telemetry::metrics::Metrics;
 const IDLE: Duration = Duration::from_secs(30);
 /// The most bytes of an answer's head.
 const MAX_HEAD: usize = 64 << 10;
+/// The most values in an answer: in memory, each takes up to thirty times its text.
+const MAX_VALUES: usize = 100_000;
 /// The longest ETag that is remembered.
 const MAX_ETAG: usize = 128;
 /// The wait after a 429 that names none.
@@ -71,6 +73,8 @@ pub(crate) enum Fault {
     Compressed,
     #[error("the answer is not JSON, or is too deep")]
     NotJson,
+    #[error("the answer has more than {MAX_VALUES} values")]
+    TooManyValues,
     #[error("the body has more than {0} bytes")]
     BodyTooLarge(usize),
     #[error("it asks to wait")]
@@ -88,7 +92,7 @@ impl Fault {
             Self::NoConnection(_) | Self::NoTls => "NotReached",
             Self::Slow(_) => "TimedOut",
             Self::Broken => "ConnectionBroken",
-            Self::TooLarge(_) | Self::Compressed | Self::NotJson => "UnusableAnswer",
+            Self::TooLarge(_) | Self::Compressed | Self::NotJson | Self::TooManyValues => "UnusableAnswer",
             Self::BodyTooLarge(_) => "BodyTooLarge",
             Self::Waits(_) => "AsksToWait",
             Self::Deposed => "NotLeading",
@@ -304,6 +308,9 @@ async fn read(response: Response<Incoming>, is_get: bool, limit: usize) -> Resul
     };
     let body = match is_get && head.status.is_success() {
         true if bytes.is_empty() => Value::Null,
+        true if bytes.iter().filter(|byte| b",[{".contains(byte)).count() > MAX_VALUES => {
+            return Err(Fault::TooManyValues);
+        }
         true => serde_json::from_slice(&bytes)
             .ok()
             .filter(|body| !is_deeper(body, MAX_DEPTH))

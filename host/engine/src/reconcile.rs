@@ -98,7 +98,10 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         // A mistake in the configuration must not write into the objects of another operator.
         return Action::OnChange;
     }
-    if let Some(finalizer) = finalizer_of_another(&run.config, &parent) {
+    // What is decorated may have a controller of its own.
+    if run.config.decorates.is_none()
+        && let Some(finalizer) = finalizer_of_another(&run.config, &parent)
+    {
         return fail(run, &parent, &ReconcileError::OtherController(finalizer)).await;
     }
     leaving::wake_when_overdue(run, &parent);

@@ -99,7 +99,7 @@ impl ReconcileError {
             Self::Namespace(_) => "namespace",
             Self::Unreadable => "unreadable",
             Self::OtherController(_) => "other_controller",
-            Self::ProofKey(_) => "provenance",
+            Self::ProofKey(_) => "proof_key",
             Self::Refused(_) => "refused",
             Self::Api(_) => "api",
             Self::Status(_) => "status",

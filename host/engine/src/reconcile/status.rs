@@ -305,8 +305,6 @@ async fn send(
     }
 }
 
-/// Returns why a plugin's status is not sent, and with which code an API server would refuse it. This comes before anything else:
-/// to copy, hash and send a huge one would hold up the reconciles of other controllers.
 /// Counts an object that is decorated, and remembers why it is not ready. Its own status is others' to write.
 fn note_only(run: &Run<'_>, parent: &DynamicObject, update: &StatusUpdate<'_>) {
     let (status, _) = desired(run, parent, &Map::new(), update);
@@ -322,6 +320,8 @@ fn note_only(run: &Run<'_>, parent: &DynamicObject, update: &StatusUpdate<'_>) {
     run.state.note_unready(run.name, why);
 }
 
+/// Returns why a plugin's status is not sent, and with which code an API server would refuse it. This comes before anything else:
+/// to copy, hash and send a huge one would hold up the reconciles of other controllers.
 fn unacceptable(fields: &Map<String, Value>) -> Option<(u16, String)> {
     if least_size(fields) > REQUEST {
         let why = "the status is larger than 3 MiB, which no API server accepts: make the plugin answer with a smaller one";

@@ -1,6 +1,6 @@
 //! Changes the children of one kind one at a time, where the plugin says so.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ pub(super) fn decide(
     order: &Order<'_>,
 ) -> Turned {
     let (now, mut again) = (Instant::now(), None::<Duration>);
+    let wanted: HashSet<_> = plan.desired.iter().map(|child| child.key.identity()).collect();
+    run.memory(|memory| memory.turns.ready.retain(|known, _| wanted.contains(known)));
     // As the plugin saw it: it may be gone since, and the answer does not name it yet. An SDK keeps such a child.
     let going = shown.iter().filter(|child| is_terminating(child));
     let going = going.map(|child| ChildRef::of(child));

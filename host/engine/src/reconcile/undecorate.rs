@@ -18,15 +18,25 @@ use operator_host_desired::plan::Plan;
 pub(super) async fn undecorate(run: &Run<'_>, object: &Arc<DynamicObject>) -> Action {
     let is_paused = annotation(object, PAUSED_ANNOTATION) == Some("true");
     // The garbage collector deletes the children of an object that is being deleted.
-    if is_paused || is_terminating(object) || run.state.is_held(run.name) {
-        return Action::OnChange;
-    }
+    run.state.note_unready(run.name, None);
     let children = run.owned(object);
     if children.is_empty() {
         run.state.forget(run.name);
         return Action::OnChange;
     }
+    if is_paused || is_terminating(object) || run.state.is_held(run.name) {
+        return Action::OnChange;
+    }
     let result = async {
+        // A cache that is behind may not have the label yet.
+        let fresh = run.cluster.own_requests().read(run.name).await?;
+        let is_given_up = |fresh: &DynamicObject| {
+            fresh.metadata.uid == object.metadata.uid && !run.caches.selects(fresh) && !is_terminating(fresh)
+        };
+        if !fresh.as_ref().is_some_and(is_given_up) {
+            // The watch delivers what it is.
+            return Ok(());
+        }
         if let Some(failure) = run.watch_failure(object) {
             return Err(ReconcileError::Watch(failure));
         }

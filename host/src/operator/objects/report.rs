@@ -278,8 +278,8 @@ impl Reporter {
         if runs || !object.finalizers().iter().any(|other| other == FINALIZER) {
             return Ok(());
         }
-        // Before the record, nothing was made.
-        let decorates = decorated_by(object).is_some();
+        // A client that replaces the Controller may have removed the record.
+        let decorates = decorated_by(object).is_some() || object.data["spec"]["decorates"].is_array();
         if decorates {
             self.remove_children(object, config, records).await?;
         }

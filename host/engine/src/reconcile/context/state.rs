@@ -117,6 +117,7 @@ impl ControllerState {
     /// Forgets a deleted parent.
     pub(in crate::reconcile) fn forget(&self, parent: &NamespacedName) {
         self.note_unready(parent, None);
+        self.let_go(parent);
         self.memory().remove(parent);
         self.needs.forget(parent);
     }
