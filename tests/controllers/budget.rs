@@ -91,7 +91,6 @@ async fn there_are_as_many_controllers_as_the_ceilings_allow_and_one_that_goes_m
         "ceilings:\n- configMaps: ['*']\n  controllers: 3\n  controllersPerNamespace: 2\n  ",
     );
     let host = world.start_with(&world.configure(&few), &[]);
-    // The age of objects has seconds: these names have the order in which they are made.
     let kinds = ["A", "B", "C", "D", "E"];
     let add = |kind: &'static str, namespace: &'static str| {
         let plugin = json!({"name": "any-plugin", "namespace": namespace});
@@ -112,6 +111,13 @@ async fn there_are_as_many_controllers_as_the_ceilings_allow_and_one_that_goes_m
     let own = json!({"name": "any-plugin"});
     world.of_kind("d", "D", own.clone(), json!({})).await;
     world.says("d", "Ready=False KindNotServed").await;
+    // The age of objects has seconds, and of two of one second nobody says which is older.
+    let c = world.get(CONTROLLER, "c").await.unwrap();
+    let made = c.metadata.creation_timestamp.unwrap().0;
+    until_true("the next second", async || {
+        jiff::Timestamp::now().as_second() > made.as_second()
+    })
+    .await;
     world.of_kind("e", "E", own, json!({})).await;
     let many =
         "Stalled=True TooMany: already 3 Controllers that this entry is for … `ceilings[0].controllers`";

@@ -7,7 +7,7 @@ use std::fs;
 use super::release::sources;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 26] = [
+const BEFORE: [&str; 27] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -23,6 +23,7 @@ const BEFORE: [&str; 26] = [
     "FIELDS_DROPPED:&str=\"",
     "FIELDS_REFUSED:&str=\"",
     "NO_PLUGIN:&str=\"",
+    "NOT_TAKEN:&str=\"",
     "RETRYING:&str=\"",
     "KIND_NOT_LISTED:&str=\"",
     "BACK_OFF:&str=\"",

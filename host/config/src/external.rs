@@ -14,10 +14,6 @@ pub const FINALIZER: &str = "operator-host.dev/egress";
 pub const FIELD_MANAGER: &str = "operator-host-egress";
 /// The label of a Secret whose values may be sent: to the endpoint of this name.
 pub const ENDPOINT_LABEL: &str = "operator-host.dev/endpoint";
-/// The annotation that lets an External go without a request, with the value [`ORPHAN`].
-pub const ON_REMOVAL_ANNOTATION: &str = "operator-host.dev/on-removal";
-/// See [`ON_REMOVAL_ANNOTATION`].
-pub const ORPHAN: &str = "orphan";
 /// The most bytes of `status.values`.
 pub const MAX_VALUES: usize = 16 << 10;
 

@@ -45,6 +45,8 @@ pub const AFTER_ANNOTATION: &str = "operator-host.dev/after";
 pub const UPDATE_ANNOTATION: &str = "operator-host.dev/update";
 /// Annotation of a child, from the plugin: what becomes of it when it is no longer wanted.
 pub const ON_REMOVAL_ANNOTATION: &str = "operator-host.dev/on-removal";
+/// The value of [`ON_REMOVAL_ANNOTATION`] of a child that nobody takes over; an External with it goes without a request.
+pub const ORPHAN: &str = "orphan";
 /// Annotation of a parent that is being deleted: its cleanup is done, and its children are deleted in order. The value is
 /// the controller's finalizer and the parent's UID.
 pub const CLEANED_UP_ANNOTATION: &str = "operator-host.dev/cleaned-up";

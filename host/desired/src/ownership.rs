@@ -7,10 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 
 use super::provenance::SecretProof;
-use super::update::{ORPHAN, RETAIN};
+use super::update::RETAIN;
 use operator_host_core::child_rules::{Removal, Scope};
 use operator_host_core::object::{
-    ChildRef, NamespacedName, ON_REMOVAL_ANNOTATION, PARENT_ANNOTATION, annotation, controller_of,
+    ChildRef, NamespacedName, ON_REMOVAL_ANNOTATION, ORPHAN, PARENT_ANNOTATION, annotation, controller_of,
     is_namespace, is_reference_to, made_at, maker,
 };
 

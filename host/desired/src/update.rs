@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::planned::Desired;
 use operator_host_contract::Kind;
 use operator_host_core::child_rules::Removal;
-use operator_host_core::object::{ChildRef, ON_REMOVAL_ANNOTATION, UPDATE_ANNOTATION};
+use operator_host_core::object::{ChildRef, ON_REMOVAL_ANNOTATION, ORPHAN, UPDATE_ANNOTATION};
 use operator_host_core::text::shorten;
 
 /// How a child is changed, by the annotation [`UPDATE_ANNOTATION`].
@@ -38,8 +38,6 @@ const REMOVALS: [&str; 3] = [DELETE, RETAIN, ORPHAN];
 const DELETE: &str = "delete";
 /// The word for a child that a later parent of the name takes over.
 pub(super) const RETAIN: &str = "retain";
-/// The word for a child that no later parent takes over.
-pub(super) const ORPHAN: &str = "orphan";
 /// Maximum of `min-ready`, in seconds: an hour.
 const MAX_MIN_READY: u64 = 3600;
 

@@ -18,8 +18,8 @@ use super::status::{Next, Seen, Stop};
 use super::transport::{Answer, Call, Fault};
 use operator_host_cluster::api_error::ApiError;
 use operator_host_config::endpoints::Method;
-use operator_host_config::external::{FIELD_MANAGER, FINALIZER, MAX_VALUES, ON_REMOVAL_ANNOTATION, ORPHAN};
-use operator_host_core::object::{NamespacedName, annotation, is_terminating};
+use operator_host_config::external::{FIELD_MANAGER, FINALIZER, MAX_VALUES};
+use operator_host_core::object::{NamespacedName, ON_REMOVAL_ANNOTATION, ORPHAN, annotation, is_terminating};
 use operator_host_core::text::shorten;
 
 /// The reason of an External whose `set` was answered, and changed nothing.
