@@ -120,7 +120,7 @@ all_plugins() {
 
 # Prints the names of the samples of `make run`.
 samples() {
-    echo echo mysql myapp webapp
+    echo dns echo mysql myapp webapp
     if GO_FETCH=no "$plugins/go.sh" >/dev/null 2>&1; then
         echo hello
     else

@@ -5,6 +5,7 @@ use crate::support::prelude::*;
 #[test]
 fn the_committed_definitions_are_what_the_plugins_print() {
     for (name, file) in [
+        ("dns", "dnsrecords.dns.example.com"),
         ("echo", "echoes.my-operator.dev"),
         ("echo-command", "echoes.my-operator.dev"),
         ("hello", "helloes.fraim.co.jp"),
