@@ -3,6 +3,23 @@
 use super::server::*;
 use crate::support::prelude::*;
 
+/// Returns JSON of this size that contains what is wanted.
+fn large(size: usize) -> Vec<u8> {
+    let mut text = br#"{"ttl": 300"#.to_vec();
+    text.resize(size - 1, b' ');
+    text.push(b'}');
+    text
+}
+
+fn in_chunks(body: &[u8]) -> Vec<u8> {
+    let chunk = |part: &[u8]| [format!("{:x}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat();
+    [
+        body.chunks(10_000).flat_map(chunk).collect(),
+        b"0\r\n\r\n".to_vec(),
+    ]
+    .concat()
+}
+
 /// What a server answers, how often it repeats the body, and what the External then says.
 fn answers() -> Vec<(&'static str, Vec<u8>, Option<Duration>, &'static str)> {
     let ok =
@@ -37,6 +54,25 @@ fn answers() -> Vec<(&'static str, Vec<u8>, Option<Duration>, &'static str)> {
             ok("transfer-encoding: chunked\r\n", &chunk),
             Some(Duration::ZERO),
             "Reconciling=True UnusableAnswer: 65536",
+        ),
+        // Right in every other way, and just larger than is allowed.
+        (
+            "large",
+            sized(&large(65_537)),
+            None,
+            "Reconciling=True UnusableAnswer: 65536",
+        ),
+        (
+            "large-in-chunks",
+            ok("transfer-encoding: chunked\r\n", &in_chunks(&large(65_537))),
+            None,
+            "Reconciling=True UnusableAnswer: 65536",
+        ),
+        (
+            "as-large-as-allowed",
+            sized(&large(65_536)),
+            None,
+            "Ready=True Matches",
         ),
         (
             "floods-head",

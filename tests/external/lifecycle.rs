@@ -46,6 +46,7 @@ async fn an_external_is_set_once_put_right_changed_and_unset() {
         .resource_version;
     let looks = server.lines().len();
     until_true("two more looks", async || server.lines().len() >= looks + 2).await;
+    assert_eq!(server.writes().len(), 3, "nothing is sent that a GET has shown");
     assert_eq!(
         scenario
             .get(EXTERNAL, "www")
