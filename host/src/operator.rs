@@ -28,10 +28,8 @@ use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::log::Level;
 use crate::ui::{self, RunningControllers, Sources};
 use operator_host_cluster::cache::SharedCache;
-use operator_host_cluster::client::{Connection, Pace};
+use operator_host_cluster::client::Connection;
 use operator_host_cluster::discovery::Discovery;
-use operator_host_cluster::event_recorder::Events;
-use operator_host_cluster::term::Term;
 use operator_host_config::Config;
 use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::memory_limit::Memory;
@@ -149,21 +147,16 @@ pub async fn run(
         Arc::clone(&kinds),
         Arc::clone(&instruments.metrics),
     ));
-    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
-    let election = &setup.config.leadership;
-    let factory = connection.writer_factory(&Term::endless(), &election.timing)?;
-    // Only Events about elections, which have a rate of their own.
-    let limits = Arc::new(factory.write_limits(Pace::new(1, 1)));
-    let own = factory.writer(None)?.limited(&limits);
-    let events = Events::new(own, instance, Arc::clone(&instruments.metrics));
     let definitions = watch_definitions(&kinds, &watches);
+    let election = &setup.config.leadership;
     let leadership = Leadership::start(
         election,
         &connection,
         &setup.identity,
-        events.clone(),
+        "operator-host",
         &instruments,
     )?;
+    let events = leadership.events().clone();
     let webhook_targets = Arc::<WebhookTargets>::default();
     if let Some(config) = setup.config.webhook.clone() {
         let config = WebhookConfig {

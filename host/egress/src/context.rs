@@ -15,7 +15,7 @@ use super::file::Loaded;
 use super::holders::Holders;
 use super::secrets::{SecretError, Secrets};
 use super::spec::Spec;
-use super::status::{Next, Seen, Stop, status};
+use super::status::{Next, Seen, Stop, condition, has, status};
 use super::transport::Transport;
 use operator_host_cluster::cache::Change;
 use operator_host_cluster::client::Writer;
@@ -155,14 +155,14 @@ impl Context {
     }
 
     /// Returns the way that an External may use.
-    fn lane(&self, name: &NamespacedName, external: &DynamicObject) -> Option<&Arc<Lane>> {
+    pub(crate) fn lane(&self, name: &NamespacedName, external: &DynamicObject) -> Option<&Arc<Lane>> {
         let lane = self.lanes.get(external.data["spec"]["endpoint"].as_str()?)?;
         lane.allows(name.namespace.as_deref()?).then_some(lane)
     }
 
     pub(crate) fn line(&self, name: &NamespacedName, external: Option<&DynamicObject>) -> &Line {
         let lane = external.and_then(|external| self.lane(name, external));
-        lane.map_or(&self.nowhere, |lane| &lane.line)
+        self.line_of(lane.map(|lane| &**lane))
     }
 
     /// Enqueues every External.
@@ -234,7 +234,7 @@ impl Context {
         spec: &Spec,
     ) -> Option<String> {
         let status = &external.data["status"];
-        let is_settled = is_ready(external) && spec.save.is_none() && status["secrets"].is_null();
+        let is_settled = has(external, "Ready", None) && spec.save.is_none() && status["secrets"].is_null();
         let memory = lock(&self.memory);
         let (generation, etag) = memory.get(name)?.etag.clone().filter(|_| is_settled)?;
         (generation == external.metadata.generation).then_some(etag)
@@ -270,8 +270,11 @@ impl Context {
         let passing = stop
             .as_ref()
             .is_some_and(|stop| !stop.is_stalled && stop.reason != "Differs");
-        let is_news =
-            !(passing && failures == 1 && is_ready(external) && !is_terminating(external) && !seen.is_set);
+        let is_news = !(passing
+            && failures == 1
+            && has(external, "Ready", None)
+            && !is_terminating(external)
+            && !seen.is_set);
         let spec = Spec::of(&external.data["spec"]);
         let identity = stop.as_ref().is_none_or(|stop| stop.next != Next::OnChange);
         let identity = spec.as_ref().ok().filter(|_| identity).map(Spec::identity);
@@ -360,15 +363,4 @@ impl Line {
             metrics,
         }
     }
-}
-
-fn condition<'a>(external: &'a DynamicObject, type_: &str) -> Option<&'a serde_json::Value> {
-    let mut all = external.data["status"]["conditions"].as_array()?.iter();
-    all.find(|condition| condition["type"] == type_)
-}
-
-/// Reports whether the status says that everything is as the current spec wants it.
-fn is_ready(external: &DynamicObject) -> bool {
-    let is_current = external.data["status"]["observedGeneration"].as_i64() == external.metadata.generation;
-    is_current && condition(external, "Ready").is_some_and(|ready| ready["status"] == "True")
 }

@@ -38,8 +38,7 @@ impl Kept {
         secrets: &Secrets<'_>,
     ) -> Result<Arc<Credential>, SecretError> {
         let known = lock(&self.0).clone();
-        if let Some((read, credential)) = known.filter(|(read, _)| read.elapsed() < KEPT) {
-            let _ = read;
+        if let Some((_, credential)) = known.filter(|(read, _)| read.elapsed() < KEPT) {
             return Ok(credential);
         }
         let secret = secrets.read(&of.namespace, &of.name).await?;

@@ -85,11 +85,8 @@ fn identity(external: &DynamicObject) -> Option<String> {
     let is_writer = !spec["set"].is_null() || !spec["unset"].is_null();
     let first = external.data["status"]["identity"].as_str().map(str::to_owned);
     let of = || {
-        Some(format!(
-            "{} {}",
-            spec["endpoint"].as_str()?,
-            spec["observe"]["path"].as_str()?
-        ))
+        let path = spec["observe"]["path"].as_str()?;
+        Some(super::spec::identity(spec["endpoint"].as_str()?, path))
     };
     first.or_else(of).filter(|_| is_writer)
 }

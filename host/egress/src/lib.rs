@@ -6,7 +6,7 @@
 //! request, by `connector` to an `address` that is allowed. `file` has the endpoints, and `context` what all share.
 //!
 //! Invariants: nothing is sent that the file of endpoints does not allow; every request is preceded by a GET that showed that it
-//! is needed, or undoes a deleted object; no text of an answer becomes part of a message, and no credential part of anything.
+//! is needed, has a new version of a Secret, or undoes a deleted object; no text of an answer becomes part of a message, and no credential part of anything.
 
 mod address;
 mod connector;
@@ -41,7 +41,6 @@ use self::status::Next;
 use operator_host_cluster::cache::{CachePolicy, Change, KeepPolicy, SharedCache, Subscriber, WatchState};
 use operator_host_cluster::client::{ClientError, Connection, Pace};
 use operator_host_cluster::discovery::{Discovery, ResolvedKind};
-use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::renewed::Renewed;
 use operator_host_cluster::term::Term;
@@ -108,21 +107,14 @@ pub async fn run(
     };
     watches.keep(KeepPolicy::from([(external::kind(), all)]));
     let election = &setup.config.leadership;
-    let own = connection.writer_factory(&Term::endless(), &election.timing)?;
-    let limits = Arc::new(own.write_limits(Pace::new(1, 1)));
-    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host-egress".to_owned());
-    let events = Events::new(
-        own.writer(None)?.limited(&limits),
-        instance,
-        Arc::clone(&instruments.metrics),
-    );
     let leadership = Leadership::start(
         election,
         &connection,
         &setup.identity,
-        events.clone(),
+        "operator-host-egress",
         &instruments,
     )?;
+    let events = leadership.events().clone();
     let limits = Arc::new(leadership.factory().write_limits(Pace::new(WRITES.0, WRITES.1)));
     let writer = leadership.factory().writer(None)?.limited(&limits);
     let work = async {

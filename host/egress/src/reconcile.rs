@@ -14,7 +14,7 @@ use super::context::{Context, Lane};
 use super::matches::difference;
 use super::secrets::{self, Filled, SecretError};
 use super::spec::{Request, Spec};
-use super::status::{Next, Seen, Stop};
+use super::status::{Next, Seen, Stop, has};
 use super::transport::{Answer, Call, Fault};
 use operator_host_cluster::api_error::ApiError;
 use operator_host_config::endpoints::Method;
@@ -86,10 +86,7 @@ fn permitted<'a>(
         return Err(Stop::stalled("ImmutableField", why));
     }
     let namespace = name.namespace.as_deref().unwrap_or_default();
-    let lane = context
-        .lanes
-        .get(&spec.endpoint)
-        .filter(|lane| lane.allows(namespace));
+    let lane = context.lane(name, external);
     // Whether an endpoint exists is no business of who may not use it.
     let lane = lane.ok_or_else(|| {
         let why = format!(
@@ -213,7 +210,7 @@ async fn make_so(
     let is_sent = |filled: &Filled| filled.versions.is_empty() || json!(filled.versions) == *sent;
     // Each POST may make another one.
     let is_in_vain = |set: &Request, filled: &Filled| {
-        set.method == Method::Post && is_sent(filled) && was_not_taken(external)
+        set.method == Method::Post && is_sent(filled) && has(external, "Stalled", Some(NOT_TAKEN))
     };
     if let Some((set, filled)) = filled
         && (differs.is_some() || !is_sent(&filled))
@@ -251,15 +248,6 @@ async fn make_so(
             Ok(())
         }
     }
-}
-
-/// Reports whether the server has answered `set` of this generation without doing what it says.
-fn was_not_taken(external: &DynamicObject) -> bool {
-    let status = &external.data["status"];
-    let conditions = status["conditions"].as_array();
-    let is_it = |it: &Value| it["type"] == "Stalled" && it["status"] == "True" && it["reason"] == NOT_TAKEN;
-    status["observedGeneration"].as_i64() == external.metadata.generation
-        && conditions.into_iter().flatten().any(is_it)
 }
 
 /// Asks with GET. Those that only read share the answer.

@@ -129,8 +129,13 @@ impl Spec {
 
     /// Returns what the External stands for: with it, nobody else may set the same.
     pub(crate) fn identity(&self) -> String {
-        format!("{} {}", self.endpoint, self.observe.path)
+        identity(&self.endpoint, &self.observe.path)
     }
+}
+
+/// Returns the identity of an External that observes this path of an endpoint.
+pub(crate) fn identity(endpoint: &str, path: &str) -> String {
+    format!("{endpoint} {path}")
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

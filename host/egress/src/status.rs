@@ -150,6 +150,20 @@ pub(crate) fn status(
     Some(status)
 }
 
+/// Returns the condition of a type.
+pub(crate) fn condition<'a>(external: &'a DynamicObject, type_: &str) -> Option<&'a Value> {
+    let mut all = external.data["status"]["conditions"].as_array()?.iter();
+    all.find(|condition| condition["type"] == type_)
+}
+
+/// Reports whether the status says of the current spec that a condition is true, for any reason or for this one.
+pub(crate) fn has(external: &DynamicObject, type_: &str, reason: Option<&str>) -> bool {
+    let is_current = external.data["status"]["observedGeneration"].as_i64() == external.metadata.generation;
+    is_current
+        && condition(external, type_)
+            .is_some_and(|it| it["status"] == "True" && reason.is_none_or(|reason| it["reason"] == reason))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 
 use self::elector::Elector;
 use self::report::LeaseReport;
-use operator_host_cluster::client::{ClientError, Connection, WriterFactory};
+use operator_host_cluster::client::{ClientError, Connection, Pace, WriterFactory};
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::term::Term;
 use operator_host_config::leadership::{LeadershipConfig, LeadershipMode};
@@ -46,13 +46,15 @@ pub fn identity() -> String {
 pub struct Leadership {
     factory: WriterFactory,
     report: watch::Receiver<Option<LeaseReport>>,
+    events: Events,
     stop: CancellationToken,
     /// `None` without election.
     task: Option<JoinHandle<()>>,
 }
 
 impl Leadership {
-    /// Starts to take part in the election, if there is one. `identity` is this replica's name in the Lease.
+    /// Starts to take part in the election, if there is one. `identity` is this replica's name in the Lease, and `program` that of
+    /// the Events about it where the host has no name.
     ///
     /// # Errors
     /// Returns an error when the connection cannot be used.
@@ -60,9 +62,18 @@ impl Leadership {
         config: &LeadershipConfig,
         connection: &Arc<Connection>,
         identity: &str,
-        events: Events,
+        program: &str,
         instruments: &Instruments,
     ) -> Result<Self, ClientError> {
+        // Replicas that do not lead write nothing but Events about elections, which have a rate of their own.
+        let own = connection.writer_factory(&Term::endless(), &config.timing)?;
+        let limits = Arc::new(own.write_limits(Pace::new(1, 1)));
+        let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| program.to_owned());
+        let events = Events::new(
+            own.writer(None)?.limited(&limits),
+            instance,
+            Arc::clone(&instruments.metrics),
+        );
         let (reports, report) = watch::channel(None);
         let stop = CancellationToken::new();
         if config.mode == LeadershipMode::None {
@@ -70,6 +81,7 @@ impl Leadership {
             return Ok(Self {
                 factory: connection.writer_factory(&Term::endless(), &config.timing)?,
                 report,
+                events,
                 stop,
                 task: None,
             });
@@ -92,13 +104,14 @@ impl Leadership {
             identity,
             Api::namespaced(client, &namespace),
             term,
-            events,
+            events.clone(),
             instruments.clone(),
             reports,
         );
         Ok(Self {
             factory,
             report,
+            events,
             task: Some(tokio::spawn(elector.run(stop.clone()))),
             stop,
         })
@@ -108,6 +121,12 @@ impl Leadership {
     #[must_use]
     pub const fn factory(&self) -> &WriterFactory {
         &self.factory
+    }
+
+    /// Returns the recorder of Events, which needs no term.
+    #[must_use]
+    pub const fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Returns the receiver of what is known about the Lease; `None` without election. It is kept up to date only while the

@@ -87,7 +87,7 @@ pub(super) async fn may_create(
 }
 
 /// Reads the parent from the API server. `None` when it was deleted or replaced: the watch delivers the new one.
-async fn read(run: &Run<'_>, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
+pub(super) async fn read(run: &Run<'_>, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
     let objects = run.cluster.own_requests();
     let fresh = objects.read(run.name).await?;
     Ok(fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid))

@@ -8,6 +8,7 @@ use kube::core::DynamicObject;
 use super::action::Action;
 use super::error::ReconcileError;
 use super::failure::{count_failure, log_once};
+use super::freshness;
 use super::outcome::Changes;
 use super::prune::prune;
 use super::run::Run;
@@ -29,11 +30,8 @@ pub(super) async fn undecorate(run: &Run<'_>, object: &Arc<DynamicObject>) -> Ac
     }
     let result = async {
         // A cache that is behind may not have the label yet.
-        let fresh = run.cluster.own_requests().read(run.name).await?;
-        let is_given_up = |fresh: &DynamicObject| {
-            fresh.metadata.uid == object.metadata.uid && !run.caches.selects(fresh) && !is_terminating(fresh)
-        };
-        if !fresh.as_ref().is_some_and(is_given_up) {
+        let fresh = freshness::read(run, object).await?;
+        if fresh.is_none_or(|fresh| run.caches.selects(&fresh) || is_terminating(&fresh)) {
             // The watch delivers what it is.
             return Ok(());
         }
