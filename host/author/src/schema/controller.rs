@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::{READY, conditions, text, time};
 use operator_host_config::object;
 
 /// Returns the definition.
@@ -15,52 +16,24 @@ pub(super) fn definition() -> Value {
         "required": ["spec"],
         "properties": {"spec": spec, "status": status()},
     });
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{}.{}", object::PLURAL, object::GROUP)},
-        "spec": {
-            "group": object::GROUP,
-            "names": {
-                "kind": object::KIND,
-                "listKind": format!("{}List", object::KIND),
-                "plural": object::PLURAL,
-                "singular": "controller",
-            },
-            "scope": "Cluster",
-            "versions": [{
-                "name": object::VERSION,
-                "served": true,
-                "storage": true,
-                "subresources": {"status": {}},
-                "additionalPrinterColumns": columns(),
-                "schema": {"openAPIV3Schema": schema},
-            }],
-        },
-    })
-}
-
-fn columns() -> Value {
+    let names = json!({
+        "kind": object::KIND,
+        "listKind": format!("{}List", object::KIND),
+        "plural": object::PLURAL,
+        "singular": "controller",
+    });
+    let held_back = r#".status.conditions[?(@.type=="PluginHeldBack")].status"#;
     let columns = [
-        (
-            "Ready",
-            "string",
-            r#".status.conditions[?(@.type=="Ready")].status"#,
-        ),
+        ("Ready", "string", READY),
         ("Parent", "string", ".spec.parent.kind"),
         ("Plugin", "string", ".status.live.name"),
         ("Version", "string", ".status.live.version"),
-        (
-            "Held-Back",
-            "string",
-            r#".status.conditions[?(@.type=="PluginHeldBack")].status"#,
-        ),
+        ("Held-Back", "string", held_back),
         ("Objects", "integer", ".status.objects.total"),
         ("Not-Ready", "integer", ".status.objects.notReady"),
         ("Age", "date", ".metadata.creationTimestamp"),
     ];
-    let columns = columns.map(|(name, type_, path)| json!({"name": name, "type": type_, "jsonPath": path}));
-    columns.to_vec().into()
+    super::definition("Cluster", &names, &columns, &schema)
 }
 
 /// Makes what schemars writes a structural schema, as Kubernetes documents it under "Specifying a structural schema". Unknown
@@ -114,9 +87,6 @@ fn flatten_choice(fields: &mut Map<String, Value>) {
 }
 
 fn status() -> Value {
-    let text = |description: &str| json!({"type": "string", "description": description});
-    let time =
-        |description: &str| json!({"type": "string", "format": "date-time", "description": description});
     let version = |more: Value| {
         let mut properties = json!({
             "version": text("The plugin's own version."),
@@ -139,31 +109,14 @@ fn status() -> Value {
             },
         },
     });
-    let condition = json!({
-        "type": "object",
-        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
-        "properties": {
-            "type": text("Ready, Progressing, Stalled or PluginHeldBack."),
-            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-            "reason": text("The reason in one word."),
-            "message": text("The reason for people."),
-            "observedGeneration": {"type": "integer", "format": "int64"},
-            "lastTransitionTime": time("Since when it has this status."),
-        },
-    });
+    let types = "Ready, Progressing, Stalled or PluginHeldBack.";
+    let [generation, conditions] = conditions(types, "The reason for people.");
     json!({
         "type": "object",
         "description": "What the host says about it.",
         "properties": {
-            "observedGeneration": {
-                "type": "integer", "format": "int64", "description": "The generation that the rest is about.",
-            },
-            "conditions": {
-                "type": "array",
-                "items": condition,
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
+            "observedGeneration": generation,
+            "conditions": conditions,
             "live": version(json!({
                 "name": text("The plugin's own name."),
                 "because": text("Why it became live."),

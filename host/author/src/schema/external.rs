@@ -2,51 +2,31 @@
 
 use serde_json::{Value, json};
 
+use super::{READY, conditions, time};
 use operator_host_config::external::{KIND, PLURAL};
-use operator_host_config::object::{GROUP, VERSION};
 
 /// Returns the definition.
 pub(super) fn definition() -> Value {
     let columns = [
         ("Endpoint", "string", ".spec.endpoint"),
-        (
-            "Ready",
-            "string",
-            r#".status.conditions[?(@.type=="Ready")].status"#,
-        ),
+        ("Ready", "string", READY),
         ("Code", "integer", ".status.code"),
         ("Age", "date", ".metadata.creationTimestamp"),
     ];
-    let columns = columns.map(|(name, type_, path)| json!({"name": name, "type": type_, "jsonPath": path}));
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{PLURAL}.{GROUP}")},
-        "spec": {
-            "group": GROUP,
-            "names": {
-                "kind": KIND,
-                "listKind": format!("{KIND}List"),
-                "plural": PLURAL,
-                "singular": "external",
-                "shortNames": ["ext"],
-            },
-            "scope": "Namespaced",
-            "versions": [{
-                "name": VERSION,
-                "served": true,
-                "storage": true,
-                "subresources": {"status": {}},
-                "additionalPrinterColumns": columns,
-                "schema": {"openAPIV3Schema": {
-                    "type": "object",
-                    "description": "A resource outside of the cluster, which `operator-host egress` makes so.",
-                    "required": ["spec"],
-                    "properties": {"spec": spec(), "status": status()},
-                }},
-            }],
-        },
-    })
+    let names = json!({
+        "kind": KIND,
+        "listKind": format!("{KIND}List"),
+        "plural": PLURAL,
+        "singular": "external",
+        "shortNames": ["ext"],
+    });
+    let schema = json!({
+        "type": "object",
+        "description": "A resource outside of the cluster, which `operator-host egress` makes so.",
+        "required": ["spec"],
+        "properties": {"spec": spec(), "status": status()},
+    });
+    super::definition("Namespaced", &names, &columns, &schema)
 }
 
 fn immutable(mut schema: Value) -> Value {
@@ -160,20 +140,8 @@ fn spec() -> Value {
 }
 
 fn status() -> Value {
-    let time =
-        |description: &str| json!({"type": "string", "format": "date-time", "description": description});
-    let condition = json!({
-        "type": "object",
-        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
-        "properties": {
-            "type": {"type": "string", "description": "Ready, Reconciling or Stalled."},
-            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-            "reason": {"type": "string", "description": "The reason in one word."},
-            "message": {"type": "string", "description": "The reason for people; never text of an answer."},
-            "observedGeneration": {"type": "integer", "format": "int64"},
-            "lastTransitionTime": time("Since when it has this status."),
-        },
-    });
+    let types = "Ready, Reconciling or Stalled.";
+    let [generation, conditions] = conditions(types, "The reason for people; never text of an answer.");
     json!({
         "type": "object",
         // An object that nobody has looked at yet is not Ready, although it has no status of its own.
@@ -185,15 +153,8 @@ fn status() -> Value {
             "lastTransitionTime": "1970-01-01T00:00:00Z",
         }]},
         "properties": {
-            "observedGeneration": {
-                "type": "integer", "format": "int64", "description": "The generation that the rest is about.",
-            },
-            "conditions": {
-                "type": "array",
-                "items": condition,
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
+            "observedGeneration": generation,
+            "conditions": conditions,
             "values": {
                 "type": "object",
                 "description": "What `report` names, by its pointer.",
