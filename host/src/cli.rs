@@ -8,9 +8,9 @@ pub mod plugins;
 pub mod run;
 pub mod uninstall;
 
+mod process;
+
 use clap::{Parser, Subcommand};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 use operator_host_author::{
     check, crd, diff, new, pack, push, rbac, render, replay, schema, sign, verify, webhook_manifests,
@@ -72,19 +72,4 @@ pub enum Command {
     /// Compile the plugin on standard input (internal)
     #[command(hide = true)]
     CompilePlugin(compile_plugin::Args),
-}
-
-/// Returns what SIGTERM or Ctrl-C cancels. A second one ends the process.
-fn stop_on_signal() -> std::io::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let on_signal = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        on_signal.cancel();
-        // A second signal ends the process at once.
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        std::process::exit(1);
-    });
-    Ok(stop)
 }

@@ -30,14 +30,14 @@ use crate::ui::{self, RunningControllers, Sources};
 use operator_host_cluster::cache::SharedCache;
 use operator_host_cluster::client::Connection;
 use operator_host_cluster::discovery::Discovery;
-use operator_host_config::Config;
 use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::webhook::WebhookConfig;
+use operator_host_config::{Config, parse_size};
 use operator_host_delivery::reload::PluginSources;
 use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_instruments::Instruments;
-use operator_host_instruments::health::{Health, Unreached};
+use operator_host_instruments::health::Health;
 use operator_host_lease::Leadership;
 use operator_host_runtime::{Cache, Compiler, EngineOptions, Runtime, Subprocess};
 use operator_host_webhook::WebhookTargets;
@@ -65,32 +65,66 @@ const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// The divisor of the cache folder's size that gives the share of versions stored in it.
 const VERSIONS_SHARE: u64 = 4;
 
-/// The options of the command line.
-pub struct Setup {
-    /// The configuration's file.
-    pub file: PathBuf,
-    /// The file of the signature keys.
-    pub keys: Option<PathBuf>,
-    /// The certificate authorities of the webhook's callers.
+/// The options of the command line that are used after the start, too.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The configuration file
+    #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
+    pub config: PathBuf,
+    /// Directory for the compiled-plugin cache, which spares the next start the compilation [default: no cache]
+    #[arg(long, env = "OPERATOR_HOST_CACHE_DIR", value_name = "FOLDER")]
+    pub cache_dir: Option<PathBuf>,
+    /// Maximum size of the cache directory, such as `1Gi`, and never more than half of its volume. The least recently
+    /// used plugins are deleted first
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_CACHE_SIZE",
+        default_value = "1Gi",
+        value_name = "SIZE",
+        value_parser = size
+    )]
+    pub cache_size: u64,
+    /// Directory for the last versions of each plugin, for a restart and for a rollback [default: `versions` in the
+    /// directory of --cache-dir, or none]
+    #[arg(long, env = "OPERATOR_HOST_STATE_DIR", value_name = "FOLDER")]
+    pub state_dir: Option<PathBuf>,
+    /// File with the trusted public keys, as YAML or as one key in PEM. With it, the host accepts only signed plugins
+    /// [default: no signature required]
+    #[arg(long, env = "OPERATOR_HOST_SIGNATURE_KEYS", value_name = "FILE")]
+    pub signature_keys: Option<PathBuf>,
+    /// PEM file with certificate authorities. With it, the webhook accepts only clients whose certificate is signed by
+    /// one of them [default: accept every client]
+    #[arg(long, env = "OPERATOR_HOST_CLIENT_CA", value_name = "FILE")]
     pub client_ca: Option<PathBuf>,
-    /// The content of the configuration file, with those keys.
+    /// Address of a page that shows what the host does: a loopback address, such as `127.0.0.1:8090`. With port 0, the host
+    /// takes a free port and logs it [default: no page]
+    #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
+    pub ui_addr: Option<SocketAddr>,
+}
+
+/// Parses a number of bytes.
+///
+/// # Errors
+/// What is expected.
+pub fn size(text: &str) -> Result<u64, String> {
+    let size = parse_size(text).and_then(|size| u64::try_from(size).ok());
+    size.ok_or_else(|| "expected bytes, such as `65536`, `512Ki` or `64Mi`".to_owned())
+}
+
+/// What the process starts with.
+pub struct Setup {
+    /// The options.
+    pub options: Options,
+    /// The content of the configuration file, with the signature keys.
     pub config: Config,
     /// The memory of the process.
     pub memory: Memory,
     /// The bytes that compiling one plugin may take.
     pub compile_memory: usize,
-    /// The folder of compiled plugins.
-    pub cache_dir: Option<PathBuf>,
-    /// The most bytes of that folder, including the versions stored in it.
-    pub cache_size: u64,
-    /// The folder for the last versions of each plugin; `None`: the folder of compiled plugins if there is one.
-    pub state_dir: Option<PathBuf>,
     /// Changes the log filter.
     pub level: Level,
     /// The unique identity of this process.
     pub identity: String,
-    /// The address of the page, if it is served.
-    pub ui: Option<SocketAddr>,
 }
 
 /// Runs the controllers of the configuration, and follows its changes, until `stop`; then waits for the reconciles in
@@ -104,37 +138,37 @@ pub async fn run(
     instruments: Instruments,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let Setup {
+        options: given,
+        config,
+        memory,
+        compile_memory,
+        level,
+        identity,
+    } = setup;
     let options = EngineOptions {
         concurrency: MAX_TURNS,
-        memory: setup.memory.calls(),
-        files: setup.memory.files(),
+        memory: memory.calls(),
+        files: memory.files(),
         ..EngineOptions::default()
     };
-    let beside = setup.cache_dir.as_deref().map(|folder| folder.join("versions"));
-    let shared_folder = setup.state_dir.is_none() && beside.is_some();
-    let versions_size = setup.cache_size / VERSIONS_SHARE;
+    let beside = given.cache_dir.as_deref().map(|folder| folder.join("versions"));
+    let shared_folder = given.state_dir.is_none() && beside.is_some();
+    let versions_size = given.cache_size / VERSIONS_SHARE;
     // The rest is for files that are being written.
-    let cache_size = setup.cache_size / 8 * if shared_folder { 5 } else { 7 };
-    let cache = setup
+    let cache_size = given.cache_size / 8 * if shared_folder { 5 } else { 7 };
+    let cache = given
         .cache_dir
         .as_deref()
         .and_then(|folder| open_cache(folder, cache_size));
-    let compiler = Compiler::Subprocess(Subprocess::this_program(setup.compile_memory));
+    let compiler = Compiler::Subprocess(Subprocess::this_program(compile_memory));
     let runtime = Runtime::with(options, compiler, cache)?;
-    let writable = setup.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
-    let config_maps_root = RootFolder::new(writable.join("config-maps"), setup.identity.clone());
+    let writable = given.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
+    let config_maps_root = RootFolder::new(writable.join("config-maps"), identity.clone());
     let metrics = Arc::clone(&instruments.metrics);
     let sources = PluginSources::new(config_maps_root.path(), writable, metrics);
     let client = connection.client()?;
-    let (reach, asking) = (Arc::clone(&connection), client.clone());
-    instruments.health.ask_for_reach(move || {
-        let unreached = reach.unreached()?;
-        Some(Unreached {
-            lasting: unreached.lasting,
-            why: unreached.why,
-            may_restart_help: !unreached.is_answered,
-        })
-    });
+    let asking = client.clone();
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
     let default_namespace = client.default_namespace().to_owned();
     let watch_client = connection.watch_client()?;
@@ -148,24 +182,18 @@ pub async fn run(
         Arc::clone(&instruments.metrics),
     ));
     let definitions = watch_definitions(&kinds, &watches);
-    let election = &setup.config.leadership;
-    let leadership = Leadership::start(
-        election,
-        &connection,
-        &setup.identity,
-        "operator-host",
-        &instruments,
-    )?;
+    let election = &config.leadership;
+    let leadership = Leadership::start(election, &connection, &identity, "operator-host", &instruments)?;
     let events = leadership.events().clone();
     let webhook_targets = Arc::<WebhookTargets>::default();
-    if let Some(config) = setup.config.webhook.clone() {
+    if let Some(config) = config.webhook.clone() {
         let config = WebhookConfig {
-            client_ca: setup.client_ca,
+            client_ca: given.client_ca,
             ..config
         };
         operator_host_webhook::start(
             config,
-            setup.memory.webhook(),
+            memory.webhook(),
             Arc::clone(&webhook_targets),
             instruments.clone(),
             stop.clone(),
@@ -173,17 +201,17 @@ pub async fn run(
         .await?;
     }
     let running = Arc::<RunningControllers>::default();
-    if let (Some(address), Some(journal)) = (setup.ui, &instruments.journal) {
+    if let (Some(address), Some(journal)) = (given.ui_addr, &instruments.journal) {
         let sources = Sources {
             controllers: Arc::clone(&running),
             health: Arc::clone(&instruments.health),
             journal: Arc::clone(journal),
-            identity: setup.identity.clone(),
+            identity: identity.clone(),
             lease: leadership.report(),
         };
         ui::start(address, sources).await?;
     }
-    let configured = setup.config.host_namespace.as_deref();
+    let configured = config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());
     let config_maps = ConfigMaps::new(watch_client, home.to_owned(), config_maps_root);
     let proof_key = Arc::new(ProofKey::new(client.clone(), home));
@@ -212,14 +240,14 @@ pub async fn run(
     };
     let reporting = tokio::spawn(reporter.run(decisions));
     let follower = Follower {
-        file: setup.file,
-        keys: setup.keys,
-        memory: setup.memory,
+        file: given.config,
+        keys: given.signature_keys,
+        memory,
         metrics: Arc::clone(&instruments.metrics),
         health: Arc::clone(&instruments.health),
     };
-    let start = setup.config.clone();
-    let configurations = follower.start(setup.config);
+    let start = config.clone();
+    let configurations = follower.start(config);
     let of_leases = start
         .leadership
         .namespace
@@ -233,7 +261,7 @@ pub async fn run(
         objects: Objects::new(watches, known, installation.to_owned()),
         config_maps,
         kinds: Arc::clone(&shared.kinds),
-        memory: setup.memory,
+        memory,
         decided,
     };
     let slot_parts = SlotParts {
@@ -242,13 +270,13 @@ pub async fn run(
         runtime,
         sources,
         definitions: Arc::clone(&definitions.0),
-        state: setup.state_dir.or(beside),
+        state: given.state_dir.or(beside),
         room: if shared_folder { versions_size } else { u64::MAX },
     };
     let mut controllers = Controllers::new(slot_parts, shared, watched, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
-        () = follow(&mut controllers, configurations, of_cluster, &setup.level, &start, &instruments.health) => {}
+        () = follow(&mut controllers, configurations, of_cluster, &level, &start, &instruments.health) => {}
         () = connection.keep_asking(asking) => {}
         () = freed_memory::keep_returning() => {}
     }

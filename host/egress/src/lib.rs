@@ -50,7 +50,6 @@ use operator_host_core::object::NamespacedName;
 use operator_host_core::object::Provenance;
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::Instruments;
-use operator_host_instruments::health::Unreached;
 use operator_host_lease::Leadership;
 use operator_host_telemetry::trace;
 
@@ -87,15 +86,6 @@ pub async fn run(
 ) -> Result<(), EgressError> {
     let file = Renewed::new(File(setup.file)).map_err(EgressError::File)?;
     let (client, watch_client) = (connection.client()?, connection.watch_client()?);
-    let reach = Arc::clone(&connection);
-    instruments.health.ask_for_reach(move || {
-        let unreached = reach.unreached()?;
-        Some(Unreached {
-            lasting: unreached.lasting,
-            why: unreached.why,
-            may_restart_help: !unreached.is_answered,
-        })
-    });
     let kinds = Arc::new(Discovery::new(
         watch_client.clone(),
         Arc::clone(&instruments.metrics),
