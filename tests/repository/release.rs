@@ -308,22 +308,32 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
 fn plugins_take_the_sdk_from_a_package(packages: &Path, version: &str) {
     let registry = npm_registry(packages, version);
     let desk = TempDir::new().unwrap();
-    for (language, compiler, sdk) in [
-        ("js", "js.sh", "operator-plugin.js"),
-        ("python", "python.sh", "operator_plugin.py"),
+    let dependency = json!({ "type": "module", "dependencies": { "operator-plugin": version } }).to_string();
+    let requirement = format!("operator-plugin=={version}\n");
+    for (language, compiler, sdk, manifest, text) in [
+        (
+            "js",
+            "js.sh",
+            "operator-plugin.js operator-plugin.d.ts testing.mjs testing.d.mts build.mjs plugin.wit",
+            "package.json",
+            dependency,
+        ),
+        (
+            "python",
+            "python.sh",
+            "operator_plugin.py operator_types.py plugin.wit",
+            "requirements.txt",
+            requirement,
+        ),
     ] {
         let folder = desk.path().join(format!("packaged-{language}"));
         let mut new = Command::new(PROGRAM);
-        new.arg("new")
-            .arg(&folder)
-            .args(["--lang", language, "--sdk", version]);
+        new.arg("new").arg(&folder).args(["--lang", language]);
         printed(new.args(["--kind", "Greeter", "--group", "example.org"]));
-        assert!(!folder.join(sdk).exists(), "{sdk} comes from the package");
-        let readme = fs::read_to_string(folder.join("README.md")).unwrap();
-        assert!(
-            !readme.contains(&format!("| `{sdk}`"))
-                && readme.contains(&format!("version {version} of the package"))
-        );
+        for file in sdk.split(' ') {
+            fs::remove_file(folder.join(file)).unwrap();
+        }
+        fs::write(folder.join(manifest), text).unwrap();
         let compiler = printed(&mut Command::new(root().join("plugins").join(compiler)));
         let mut make = Command::new("make");
         make.arg("test").current_dir(&folder);

@@ -36,10 +36,9 @@ pub struct Args {
     /// The kind's plural in API paths [default: the kind in lower case with an `s`]
     #[arg(long)]
     plural: Option<String>,
-    /// The folder of the Rust SDK in a checkout of operator-host; for a plugin in Rust also the URL of a git repository
-    /// that contains it (`URL#TAG`), or its version on crates.io; for one in JavaScript, TypeScript or Python the version
-    /// of its SDK on npm or PyPI [default: the checkout that contains the new folder, otherwise the SDK of this release]
-    #[arg(long, env = "OPERATOR_HOST_SDK", value_name = "FOLDER|URL|VERSION")]
+    /// The folder plugins/sdk of a checkout of operator-host; for a plugin in Rust also the URL of a git repository that
+    /// contains it (`URL#TAG`) [default: the checkout that contains the new folder, otherwise the SDK of this release]
+    #[arg(long, env = "OPERATOR_HOST_SDK", value_name = "FOLDER|URL")]
     sdk: Option<String>,
 }
 
@@ -66,19 +65,6 @@ pub enum Language {
 }
 
 impl Language {
-    /// Returns the compiler, for a language other than Rust.
-    const fn compiler(self) -> Option<&'static Compiler> {
-        match self {
-            Self::Rust => None,
-            Self::Go => Some(&sdk::GO),
-            Self::C => Some(&sdk::C),
-            Self::Js | Self::Ts => Some(&sdk::JS),
-            Self::Python => Some(&sdk::PYTHON),
-            Self::Zig => Some(&sdk::ZIG),
-            Self::AssemblyScript => Some(&sdk::ASSEMBLYSCRIPT),
-        }
-    }
-
     /// Returns the name, which is also that of the folder with its templates.
     fn name(self) -> String {
         let value = self.to_possible_value();
@@ -93,8 +79,8 @@ impl Language {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let name = checked(args).map_err(Failure::Usage)?;
     let folder = &args.folder;
-    let compiler = args.lang.compiler();
-    let sdk = match compiler {
+    let compiler = Compiler::of(args.lang);
+    let sdk = match &compiler {
         Some(compiler) => compiler.find(args.sdk.as_deref(), folder),
         None => sdk::find(args.sdk.as_deref(), folder, name),
     };
@@ -117,7 +103,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         ("@COMPILER@", &sdk.compiler),
         ("@TOOLS@", &sdk.tools),
     ];
-    let in_samples = compiler.map(Compiler::in_samples);
+    let in_samples = compiler.as_ref().map(Compiler::in_samples);
     let fill = |template: &str| {
         let more = in_samples
             .iter()
@@ -126,13 +112,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         all.fold(template.to_owned(), |text, (from, to)| text.replace(from, to))
     };
     let mut files = files::of(&args.lang.name(), fill);
-    if let Some(version) = &sdk.package {
-        files::without_packaged(&mut files);
-        if args.lang == Language::Python {
-            let requirement = format!("operator-plugin=={version}\n");
-            files.push(("requirements.txt".into(), requirement.into()));
-        }
-    }
     if args.lang == Language::Rust {
         files.push(("Cargo.lock".into(), lock::of(name).into()));
     }

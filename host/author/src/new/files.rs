@@ -9,18 +9,6 @@ use include_dir::{Dir, include_dir};
 /// A file whose name would mean something in this repository has `.txt` after it.
 pub(super) static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/templates");
 
-/// The files that the packages on npm and PyPI contain.
-const PACKAGED: [&str; 8] = [
-    "build.mjs",
-    "testing.mjs",
-    "testing.d.mts",
-    "operator-plugin.js",
-    "operator-plugin.d.ts",
-    "operator_plugin.py",
-    "operator_types.py",
-    "plugin.wit",
-];
-
 /// Returns the files by their paths in the new folder. `language` is the name of a folder, and `fill` fills the placeholders.
 pub(super) fn of(language: &str, fill: impl Fn(&str) -> String) -> Vec<(PathBuf, Vec<u8>)> {
     let folders = ["common", language].into_iter();
@@ -48,24 +36,6 @@ fn within(folder: &'static Dir<'_>, root: &Path) -> Vec<(PathBuf, &'static [u8])
     let folders = folder.dirs();
     files.extend(folders.flat_map(|folder| within(folder, root)));
     files
-}
-
-/// Leaves out the files that a package contains, and the rows about them in the table of the README.
-pub(super) fn without_packaged(files: &mut Vec<(PathBuf, Vec<u8>)>) {
-    let is_packaged = |path: &Path| PACKAGED.iter().any(|name| path == *name);
-    files.retain(|(path, _)| !is_packaged(path));
-    for (_, readme) in files.iter_mut().filter(|(path, _)| path == "README.md") {
-        let text = String::from_utf8_lossy(readme).into_owned();
-        let is_kept = |line: &&str| {
-            let mut names = PACKAGED.iter().map(|name| format!("| `{name}`"));
-            !names.any(|start| line.starts_with(&start))
-        };
-        *readme = text
-            .split_inclusive('\n')
-            .filter(is_kept)
-            .collect::<String>()
-            .into_bytes();
-    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,20 @@
-//! Locates what a new plugin needs from operator-host: the SDK of a Rust plugin, in a checkout, by a relative path, in a
-//! git repository, or by its version in the Rust registry; the script of a checkout that finds or installs the compiler of
-//! a plugin in another language, and the version of its SDK on npm or PyPI.
+//! Locates what a new plugin needs of operator-host: the SDK of a Rust plugin, in a checkout or in a git repository; the script
+//! of a checkout that finds or installs the compiler of a plugin in another language, whose SDK `new` writes beside it.
 
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 
-/// The SDK of a plugin outside of a checkout, in a form that `--sdk` takes. The build of a release sets it, as there is none
-/// before the SDK is published.
+use super::Language;
+
+/// The SDK of a Rust plugin outside of a checkout, in a form that `--sdk` takes. The build of a release sets it.
 const RELEASED: Option<&str> = option_env!("OPERATOR_HOST_RELEASED_SDK");
 
 /// The parts of a project that depend on the location of the SDK.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sdk {
-    /// The dependency in `Cargo.toml`, or in `package.json`.
+    /// The dependency in `Cargo.toml`.
     pub dependency: String,
-    /// The version of the package that contains the SDK's files, which are then not written beside the plugin.
-    pub package: Option<String>,
     /// The build lines of the `Makefile`.
     pub build: String,
     /// The compiler of a plugin in another language than Rust, as the `Makefile` names it.
@@ -27,67 +25,37 @@ pub(super) struct Sdk {
 
 /// The compiler of a language other than Rust.
 pub(super) struct Compiler {
-    /// The language, as a message names it.
-    pub language: &'static str,
-    /// The registry of the package `operator-plugin`, which contains the SDK, if there is one.
-    pub registry: Option<&'static str>,
     /// The program that the `Makefile` runs.
-    pub program: &'static str,
+    program: &'static str,
     /// The script in a checkout that prints the program's path.
-    pub script: &'static str,
+    script: &'static str,
     /// How to name another program.
-    pub variable: &'static str,
+    variable: &'static str,
 }
 
-pub(super) const GO: Compiler = Compiler {
-    language: "Go",
-    registry: None,
-    program: "go",
-    script: "go.sh",
-    variable: "GO",
-};
-
-pub(super) const C: Compiler = Compiler {
-    language: "C",
-    registry: None,
-    program: "clang",
-    script: "c.sh",
-    variable: "CC",
-};
-
-pub(super) const JS: Compiler = Compiler {
-    language: "JavaScript or TypeScript",
-    registry: Some("npm"),
-    program: "npx --yes componentize-qjs@0.4.5",
-    script: "js.sh",
-    variable: "COMPONENTIZE",
-};
-
-pub(super) const PYTHON: Compiler = Compiler {
-    language: "Python",
-    registry: Some("PyPI"),
-    program: "componentize-py",
-    script: "python.sh",
-    variable: "COMPONENTIZE",
-};
-
-pub(super) const ZIG: Compiler = Compiler {
-    language: "Zig",
-    registry: None,
-    program: "zig",
-    script: "zig.sh",
-    variable: "ZIG",
-};
-
-pub(super) const ASSEMBLYSCRIPT: Compiler = Compiler {
-    language: "AssemblyScript",
-    registry: None,
-    program: "npx asc --config ./node_modules/@assemblyscript/wasi-shim/asconfig.json --transform json-as",
-    script: "assemblyscript.sh",
-    variable: "ASC",
-};
-
 impl Compiler {
+    /// Returns that of a language; `None` for Rust.
+    pub(super) const fn of(language: Language) -> Option<Self> {
+        let (program, script, variable) = match language {
+            Language::Rust => return None,
+            Language::Go => ("go", "go.sh", "GO"),
+            Language::C => ("clang", "c.sh", "CC"),
+            Language::Js | Language::Ts => ("npx --yes componentize-qjs@0.4.5", "js.sh", "COMPONENTIZE"),
+            Language::Python => ("componentize-py", "python.sh", "COMPONENTIZE"),
+            Language::Zig => ("zig", "zig.sh", "ZIG"),
+            Language::AssemblyScript => (
+                "npx asc --config ./node_modules/@assemblyscript/wasi-shim/asconfig.json --transform json-as",
+                "assemblyscript.sh",
+                "ASC",
+            ),
+        };
+        Some(Self {
+            program,
+            script,
+            variable,
+        })
+    }
+
     /// Returns how the `Makefile` of a sample names the program.
     pub(super) fn in_samples(&self) -> String {
         format!("$(shell {}= ../{})", self.variable, self.script)
@@ -98,20 +66,25 @@ impl Compiler {
     pub(super) fn find(&self, given: Option<&str>, folder: &Path) -> anyhow::Result<Sdk> {
         let sdk = match given {
             Some(given) if is_sdk(Path::new(given)) => Some(PathBuf::from(given)),
-            Some(given) => return self.package(given),
+            Some(given) => {
+                return Err(anyhow!(
+                    "--sdk is {given:?}, which is not the folder plugins/sdk of a checkout of operator-host: leave out --sdk and \
+                     OPERATOR_HOST_SDK, and the SDK's files are written into the new folder"
+                ));
+            }
             None => around(folder)?,
         };
-        let script = sdk
-            .map(|sdk| sdk.join("..").join(self.script))
-            .filter(|script| script.is_file());
+        let script = sdk.and_then(|sdk| sdk.join("..").join(self.script).canonicalize().ok());
+        let (program, variable) = (self.program, self.variable);
         let Some(script) = script else {
-            return Ok(self.on_the_path());
+            return Ok(Sdk {
+                compiler: program.to_owned(),
+                tools: format!("`make {variable}=PATH` takes another one than `{program}` on the `PATH`."),
+                ..Sdk::default()
+            });
         };
-        let script = script
-            .canonicalize()
-            .with_context(|| script.display().to_string())?;
         let script = relative(&script, &absolute(folder)?);
-        let (script, variable) = (script.display(), self.variable);
+        let script = script.display();
         Ok(Sdk {
             // The variable may be in the environment, for programs that are not plugins.
             compiler: format!("$(shell {variable}= \"{script}\")"),
@@ -122,74 +95,29 @@ impl Compiler {
             ..Sdk::default()
         })
     }
-
-    fn on_the_path(&self) -> Sdk {
-        let (program, variable) = (self.program, self.variable);
-        Sdk {
-            compiler: program.to_owned(),
-            tools: format!("`make {variable}=PATH` takes another one than `{program}` on the `PATH`."),
-            ..Sdk::default()
-        }
-    }
-
-    /// Returns the SDK as a package of this version.
-    fn package(&self, version: &str) -> anyhow::Result<Sdk> {
-        let language = self.language;
-        let Some(registry) = self.registry else {
-            return Err(anyhow!(
-                "--sdk is {version:?}, which is not the folder plugins/sdk of a checkout of operator-host. There is no \
-                 package of the SDK for {language}: leave out --sdk and OPERATOR_HOST_SDK, and its files are written into \
-                 the new folder"
-            ));
-        };
-        // A range would take another SDK than the one that the plugin was tested with.
-        if semver::Version::parse(version).is_err() {
-            return Err(anyhow!(
-                "--sdk is {version:?}: for a plugin in {language} it is the version of the package operator-plugin on \
-                 {registry}, such as `0.1.0`, or the folder plugins/sdk of a checkout of operator-host"
-            ));
-        }
-        let mut sdk = self.on_the_path();
-        sdk.tools += &format!(
-            "\n\nThe SDK is version {version} of the package `operator-plugin` on {registry}. `make` installs it, and again \
-             when you change the version."
-        );
-        Ok(Sdk {
-            dependency: format!(",\n  \"dependencies\": {{\n    \"operator-plugin\": {version:?}\n  }}"),
-            package: Some(version.to_owned()),
-            ..sdk
-        })
-    }
 }
 
-/// Uses the location that the user gave, or otherwise the checkout that contains the new folder.
+/// Uses the SDK that the user gave, or otherwise that of the checkout that contains the new folder.
 pub(super) fn find(given: Option<&str>, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
     find_or(RELEASED.filter(|it| !it.is_empty()), given, folder, name)
 }
 
 fn find_or(released: Option<&str>, given: Option<&str>, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
-    let around = match given {
-        Some(_) => None,
-        None => around(folder)?,
-    };
-    if let Some(sdk) = around {
+    if let (None, Some(sdk)) = (given, around(folder)?) {
         return checkout(&sdk, folder, name);
     }
     let given = given.or(released).ok_or_else(|| {
         anyhow!(
             "{} is not in a checkout of operator-host, which contains the Rust SDK in plugins/sdk: pass --sdk with the \
-             SDK's folder, with the URL of its git repository, or with its version",
+             SDK's folder, or with the URL of its git repository",
             folder.display()
         )
     })?;
-    if given.contains("://") {
-        return Ok(git(given, name));
-    }
-    let is_version = given.starts_with(|c: char| c.is_ascii_digit() || "=^~".contains(c));
-    if is_version && semver::VersionReq::parse(given).is_ok() {
-        return Ok(elsewhere(format!("version = {given:?}"), name));
-    }
-    checkout(Path::new(given), folder, name)
+    Ok(match given.split_once('#') {
+        _ if !given.contains("://") => return checkout(Path::new(given), folder, name),
+        Some((url, tag)) => elsewhere(format!("git = {url:?}, tag = {tag:?}"), name),
+        None => elsewhere(format!("git = {given:?}"), name),
+    })
 }
 
 /// Returns the SDK in the checkout that contains a folder.
@@ -197,15 +125,6 @@ fn around(folder: &Path) -> anyhow::Result<Option<PathBuf>> {
     let here = absolute(folder)?;
     let mut all = here.ancestors().skip(1).map(|it| it.join("plugins/sdk"));
     Ok(all.find(|sdk| is_sdk(sdk)))
-}
-
-/// Returns the SDK in a git repository; what follows a `#` is a tag.
-fn git(url: &str, name: &str) -> Sdk {
-    let dependency = match url.split_once('#') {
-        Some((url, tag)) => format!("git = {url:?}, tag = {tag:?}"),
-        None => format!("git = {url:?}"),
-    };
-    elsewhere(dependency, name)
 }
 
 /// Returns an SDK without the scripts of a checkout.
@@ -290,60 +209,22 @@ mod tests {
         let dependency =
             |released, given| find_or(released, given, &folder, "greeter").map(|sdk| sdk.dependency);
         let url = "https://forge.example.com/team/operator-host";
-        assert_eq!(dependency(None, Some("0.1.0")).unwrap(), "version = \"0.1.0\"");
-        assert_eq!(dependency(None, Some("=0.1.0")).unwrap(), "version = \"=0.1.0\"");
-        assert_eq!(dependency(None, Some(url)).unwrap(), format!("git = {url:?}"));
-        let tagged = format!("{url}#v0.1.0");
-        let expected = format!("git = {url:?}, tag = \"v0.1.0\"");
+        let (tagged, git) = (format!("{url}#v0.1.0"), format!("git = {url:?}"));
+        assert_eq!(dependency(None, Some(url)).unwrap(), git);
+        let expected = format!("{git}, tag = \"v0.1.0\"");
         assert_eq!(dependency(Some(&tagged), None).unwrap(), expected);
-        assert_eq!(dependency(Some("0.1.0"), None).unwrap(), "version = \"0.1.0\"");
-        assert_eq!(
-            dependency(Some("0.1.0"), Some(url)).unwrap(),
-            format!("git = {url:?}")
-        );
+        assert_eq!(dependency(Some(&tagged), Some(url)).unwrap(), git);
         let error = dependency(None, None).unwrap_err().to_string();
         assert!(error.contains("pass --sdk with the SDK's folder"), "{error}");
-        assert!(error.contains("or with its version"), "{error}");
-        let error = dependency(None, Some("0.1.0/sdk")).unwrap_err().to_string();
+        let error = dependency(None, Some("0.1.0")).unwrap_err().to_string();
         assert!(error.contains("is not the Rust SDK"), "{error}");
 
         // Within a checkout it is that of the checkout, whatever the release has.
         let sdk = desk.path().join("plugins/sdk");
         std::fs::create_dir_all(&sdk).unwrap();
         std::fs::write(sdk.join("Cargo.toml"), "name = \"operator-plugin\"").unwrap();
-        assert_eq!(
-            dependency(Some("0.1.0"), None).unwrap(),
-            "path = \"../plugins/sdk\""
-        );
-    }
-
-    #[test]
-    fn a_version_is_that_of_a_package_where_the_language_has_one() {
-        let desk = tempfile::tempdir().unwrap();
-        let folder = desk.path().join("greeter");
-        for (language, registry) in [(JS, "npm"), (PYTHON, "PyPI")] {
-            let sdk = language.find(Some("0.1.0"), &folder).unwrap();
-            assert_eq!(sdk.package.as_deref(), Some("0.1.0"));
-            assert!(sdk.tools.contains(registry), "{}", sdk.tools);
-            assert_eq!(language.find(None, &folder).unwrap().package, None);
-            for bad in [
-                "0.1",
-                "^0.1.0",
-                "latest",
-                "https://forge.example.com/sdk",
-                "no/folder",
-                "",
-            ] {
-                let error = language.find(Some(bad), &folder).unwrap_err().to_string();
-                let words = format!("--sdk is {bad:?}: for a plugin in");
-                assert!(error.contains(&words) && error.contains(registry), "{error}");
-            }
-        }
-        for language in [GO, C, ZIG, ASSEMBLYSCRIPT] {
-            let error = language.find(Some("0.1.0"), &folder).unwrap_err().to_string();
-            let words = format!("There is no package of the SDK for {}", language.language);
-            assert!(error.contains(&words), "{error}");
-        }
+        let found = dependency(Some(&tagged), None).unwrap();
+        assert_eq!(found, "path = \"../plugins/sdk\"");
     }
 
     /// Regression: the README told to run a script of the checkout, by a path that existed in no folder.
@@ -351,22 +232,22 @@ mod tests {
     fn a_compiler_comes_from_the_script_of_the_checkout_if_there_is_one() {
         let desk = tempfile::tempdir().unwrap();
         let folder = desk.path().join("greeter");
-        let alone = C.find(None, &folder).unwrap();
-        assert_eq!(alone.compiler, "clang");
-        assert!(!alone.tools.contains("c.sh"), "{}", alone.tools);
+        let go = Compiler::of(Language::Go).unwrap();
+        let alone = go.find(None, &folder).unwrap();
+        assert_eq!(alone.compiler, "go");
+        assert!(!alone.tools.contains("go.sh"), "{}", alone.tools);
+        let error = go.find(Some("0.1.0"), &folder).unwrap_err().to_string();
+        assert!(error.contains("leave out --sdk and OPERATOR_HOST_SDK"), "{error}");
 
         let sdk = desk.path().join("checkout/plugins/sdk");
         std::fs::create_dir_all(&sdk).unwrap();
         std::fs::write(sdk.join("Cargo.toml"), "name = \"operator-plugin\"").unwrap();
         std::fs::write(sdk.join("../go.sh"), "").unwrap();
-        let given = GO.find(sdk.to_str(), &folder).unwrap();
+        let given = go.find(sdk.to_str(), &folder).unwrap();
         assert_eq!(given.compiler, "$(shell GO= \"../checkout/plugins/go.sh\")");
-        let within = GO.find(None, &desk.path().join("checkout/greeter")).unwrap();
+        let within = go.find(None, &desk.path().join("checkout/greeter")).unwrap();
         assert_eq!(within.compiler, "$(shell GO= \"../plugins/go.sh\")");
-        assert!(
-            within.tools.contains("`make` asks `../plugins/go.sh`"),
-            "{}",
-            within.tools
-        );
+        let words = "`make` asks `../plugins/go.sh`";
+        assert!(within.tools.contains(words), "{}", within.tools);
     }
 }
