@@ -453,32 +453,29 @@ fn gvk_of(api_version: &str, kind: &str) -> GroupVersionKind {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use hyper::Response;
-    use kube::client::Body;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing::{answering, refusal, resources};
+
+    /// Returns what asks an API server that answers like this.
+    fn discovery(answer: impl Fn(&str) -> (u16, Value) + Send + 'static) -> Discovery {
+        Discovery::new(answering(answer), Arc::new(Metrics::unread()))
+    }
 
     /// For hosts that may not watch definitions.
     #[tokio::test]
     async fn a_kind_that_is_served_otherwise_is_noticed_when_it_is_asked_for_again() {
         let has_status = Arc::new(AtomicBool::new(false));
         let served = Arc::clone(&has_status);
-        let service = tower::service_fn(move |_: Request<Body>| {
-            let resource = |name: &str| json!({ "name": name, "singularName": "", "kind": "Thing", "namespaced": true, "verbs": ["list"] });
-            let mut resources = vec![resource("things")];
-            if served.load(Ordering::Relaxed) {
-                resources.push(resource("things/status"));
-            }
-            let list =
-                json!({ "kind": "APIResourceList", "groupVersion": "g.dev/v1", "resources": resources });
-            async move { Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))) }
+        let kinds = discovery(move |_| {
+            let all = [("things", "Thing"), ("things/status", "Thing")];
+            let count = if served.load(Ordering::Relaxed) { 2 } else { 1 };
+            (200, resources("g.dev/v1", &all[..count]))
         });
-        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
         let kind = Kind::new("g.dev/v1", "Thing");
         assert!(!kinds.resolve(&kind).await.unwrap().has_status);
         kinds.ask_again().await;
@@ -491,56 +488,39 @@ mod tests {
 
     #[tokio::test]
     async fn a_kind_that_is_served_in_another_version_is_reported_with_it() {
-        let service = tower::service_fn(|request: Request<Body>| {
-            let resources = |version: &str, kinds: &[&str]| {
-                let resources: Vec<_> = kinds
-                    .iter()
-                    .map(|kind| json!({ "name": kind.to_lowercase(), "singularName": "", "kind": kind, "namespaced": true, "verbs": ["list"] }))
-                    .collect();
-                json!({ "kind": "APIResourceList", "groupVersion": version, "resources": resources })
-            };
+        let kinds = discovery(|path| {
             let version = |name: &str| json!({ "groupVersion": format!("batch/{name}"), "version": name });
-            let answer = match request.uri().path() {
+            let answer = match path {
                 "/apis/batch" => {
                     json!({ "kind": "APIGroup", "name": "batch", "versions": [version("v1"), version("v1beta1")] })
                 }
-                "/apis/batch/v1" => resources("batch/v1", &["Job"]),
-                "/apis/batch/v1beta1" => resources("batch/v1beta1", &["CronJob"]),
+                "/apis/batch/v1" => resources("batch/v1", &[("jobs", "Job")]),
+                "/apis/batch/v1beta1" => resources("batch/v1beta1", &[("cronjobs", "CronJob")]),
                 other => panic!("{other}"),
             };
-            async move { Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes()))) }
+            (200, answer)
         });
-        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
         let kind = Kind::new("batch/v1", "CronJob");
         let error = kinds.resolve(&kind).await.unwrap_err().to_string();
         assert!(error.contains("it serves CronJob as batch/v1beta1"), "{error}");
     }
 
-    /// Answers after a moment, and counts the requests for each path.
+    /// Answers, and counts the requests for each path.
     fn counting(code: u16) -> (Discovery, Arc<Mutex<BTreeMap<String, u32>>>) {
         let counts = Arc::<Mutex<BTreeMap<String, u32>>>::default();
         let seen = Arc::clone(&counts);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let path = request.uri().path().to_owned();
-            *seen.lock().unwrap().entry(path.clone()).or_default() += 1;
-            let names = ["Pod", "Secret", "Thing"];
-            let resource = |kind: &str| json!({ "name": kind.to_lowercase(), "singularName": "", "kind": kind, "namespaced": true, "verbs": ["list"] });
-            let answer = match code {
-                200 => {
-                    json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": names.map(resource) })
-                }
+        let kinds = discovery(move |path| {
+            *seen.lock().unwrap().entry(path.to_owned()).or_default() += 1;
+            let kinds = [("pods", "Pod"), ("secrets", "Secret"), ("things", "Thing")];
+            match code {
+                200 => (200, resources("v1", &kinds)),
                 code => {
-                    json!({ "kind": "Status", "code": code, "status": "Failure", "message": "busy", "reason": "",
-                    "details": { "retryAfterSeconds": if code == 429 { 7 } else { 0 } } })
+                    let mut answer = refusal(code, "busy");
+                    answer.1["details"]["retryAfterSeconds"] = if code == 429 { 7 } else { 0 }.into();
+                    answer
                 }
-            };
-            async move {
-                tokio::task::yield_now().await;
-                let body = Body::from(answer.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
             }
         });
-        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
         (kinds, counts)
     }
 
@@ -548,20 +528,17 @@ mod tests {
     async fn one_look_tells_which_of_many_kinds_are_served() {
         let counts = Arc::<Mutex<BTreeMap<String, u32>>>::default();
         let seen = Arc::clone(&counts);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let path = request.uri().path().to_owned();
-            *seen.lock().unwrap().entry(path.clone()).or_default() += 1;
+        let kinds = discovery(move |path| {
+            *seen.lock().unwrap().entry(path.to_owned()).or_default() += 1;
             let version = json!({ "groupVersion": "g.dev/v1", "version": "v1" });
-            let thing = json!({ "name": "things", "singularName": "", "kind": "Thing", "namespaced": true, "verbs": ["list"] });
-            let answer = match path.as_str() {
+            let answer = match path {
                 "/apis" => {
                     json!({ "kind": "APIGroupList", "groups": [{ "name": "g.dev", "versions": [version] }] })
                 }
-                _ => json!({ "kind": "APIResourceList", "groupVersion": "g.dev/v1", "resources": [thing] }),
+                _ => resources("g.dev/v1", &[("things", "Thing")]),
             };
-            async move { Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes()))) }
+            (200, answer)
         });
-        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
         let mut asked = vec![kind("g.dev/v1", "Thing"), kind("g.dev/v2", "Thing")];
         for number in 0..100 {
             asked.push(kind("g.dev/v1", &format!("K{number}")));
@@ -676,13 +653,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_lookup_is_reported_in_the_server_s_words_and_with_what_to_do() {
         let refused = async |code: u16, message: &'static str| {
-            let service = tower::service_fn(move |_: Request<Body>| {
-                let status = json!({ "kind": "Status", "code": code, "status": "Failure", "message": message,
-                    "reason": "Forbidden" });
-                let body = Body::from(status.to_string().into_bytes());
-                async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
-            });
-            let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+            let kinds = discovery(move |_| refusal(code, message));
             kinds.resolve(&kind("a/v1", "A")).await.unwrap_err().to_string()
         };
         let error = refused(403, "forbidden: User \"host\" cannot get path \"/apis/a/v1\"").await;

@@ -16,3 +16,6 @@ pub mod renewed;
 pub mod resource_client;
 pub mod term;
 pub mod turn;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

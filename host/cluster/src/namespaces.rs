@@ -141,16 +141,13 @@ fn begins_to_terminate(before: State<'_>, after: State<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use hyper::{Request, Response};
-    use kube::Client;
-    use kube::client::Body;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::discovery::Discovery;
+    use crate::testing::{answering, refusal, resources};
     use operator_host_telemetry::metrics::Metrics;
 
     #[test]
@@ -170,35 +167,23 @@ mod tests {
     async fn a_failing_watch_does_not_keep_a_namespace_terminating() {
         let is_refused = Arc::new(AtomicBool::new(false));
         let refused = Arc::clone(&is_refused);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let uri = request.uri().to_string();
-            let (code, body) = if refused.load(Ordering::Relaxed) {
-                (
-                    403,
-                    json!({ "kind": "Status", "status": "Failure", "message": "no", "code": 403 })
-                        .to_string(),
-                )
+        let client = answering(move |uri| {
+            if refused.load(Ordering::Relaxed) {
+                refusal(403, "no")
             } else if uri.contains("watch=true") {
-                (200, String::new())
+                (200, Value::Null)
             } else if uri.contains("namespaces") {
                 let going = json!({ "metadata": { "name": "a", "uid": "u", "resourceVersion": "5",
                     "deletionTimestamp": "2026-01-01T00:00:00Z" } });
                 let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
                     "metadata": { "resourceVersion": "9" }, "items": [going] });
-                (200, list.to_string())
+                (200, list)
             } else {
-                let resource = json!({ "name": "namespaces", "singularName": "", "kind": "Namespace",
-                    "namespaced": false, "verbs": ["list"] });
-                let list =
-                    json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": [resource] });
-                (200, list.to_string())
-            };
-            let response = Response::builder()
-                .status(code)
-                .body(Body::from(body.into_bytes()));
-            async move { Ok::<_, Infallible>(response.unwrap()) }
+                let mut list = resources("v1", &[("namespaces", "Namespace")]);
+                list["resources"][0]["namespaced"] = false.into();
+                (200, list)
+            }
         });
-        let client = Client::new(service, "default");
         let metrics = Arc::new(Metrics::unread());
         let kinds = Arc::new(Discovery::new(client.clone(), Arc::clone(&metrics)));
         let watches = SharedCache::new(client, kinds, metrics);

@@ -61,14 +61,12 @@ async fn ask(client: Client, kind: Kind, plural: String) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::Arc;
 
-    use hyper::{Request, Response};
-    use kube::client::Body;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing::answering;
     use operator_host_telemetry::metrics::Metrics;
 
     #[tokio::test]
@@ -94,17 +92,11 @@ mod tests {
             (200, with(json!([definition(true)])), Some(none)),
             (403, forbidden, Some(StatusFields::all())),
         ] {
-            let service = tower::service_fn(move |request: Request<Body>| {
-                assert!(
-                    request
-                        .uri()
-                        .query()
-                        .is_some_and(|query| query.contains("things.g.dev"))
-                );
-                let body = Body::from(answer.to_string().into_bytes());
-                async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+            let client = answering(move |uri| {
+                assert!(uri.contains("things.g.dev"), "{uri}");
+                (code, answer.clone())
             });
-            let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+            let kinds = Discovery::new(client, Arc::new(Metrics::unread()));
             let kind = Kind::new("g.dev/v1", "Thing");
             let resource = ResolvedKind {
                 api: kube::core::ApiResource::from_gvk_with_plural(

@@ -293,11 +293,9 @@ fn remove_defaults(value: &mut Value, before: &Value, after: &Value) {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::{Arc, Mutex};
 
-    use hyper::{Request, Response};
-    use kube::client::Body;
+    use operator_host_cluster::testing::answering;
     use serde_json::json;
 
     use super::*;
@@ -381,9 +379,8 @@ mod tests {
     async fn objects_are_asked_in_pages_and_in_each_version_whose_schema_is_narrower() {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&asked);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let uri = request.uri().to_string();
-            seen.lock().unwrap().push(uri.clone());
+        let client = answering(move |uri| {
+            seen.lock().unwrap().push(uri.to_owned());
             let object = |name: &str, field: &str| {
                 json!({ "apiVersion": "a.dev/v1", "kind": "Shop",
                     "metadata": { "name": name, "namespace": "n" }, "spec": { field: "x" } })
@@ -393,9 +390,8 @@ mod tests {
                 true => (json!([object("two", "b")]), ""),
             };
             let list = json!({ "apiVersion": "a.dev/v1", "kind": "ShopList", "metadata": { "continue": rest }, "items": items });
-            async move { Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))) }
+            (200, list)
         });
-        let client = Client::new(service, "default");
         let installed = crd(&[version("v1", &["a", "b"]), version("v2", &["a"])], &["v1"]);
         let narrower = crd(&[version("v1", &["a"]), version("v2", &["a", "b"])], &["v1"]);
         let losses = of_objects(&client, &installed, &narrower).await.unwrap();
@@ -482,14 +478,13 @@ mod tests {
 
     /// Answers every list with one object that has `spec.a`.
     fn one_object() -> Client {
-        let service = tower::service_fn(|_: Request<Body>| {
+        answering(|_| {
             let list = json!({ "apiVersion": "a.dev/v1", "kind": "ShopList", "metadata": {}, "items": [{
                 "apiVersion": "a.dev/v1", "kind": "Shop", "metadata": { "name": "one", "namespace": "n" },
                 "spec": { "a": "x" },
             }] });
-            async move { Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))) }
-        });
-        Client::new(service, "default")
+            (200, list)
+        })
     }
 
     #[tokio::test]

@@ -166,10 +166,7 @@ fn served(api_version: &str, resource: &APIResource) -> Served {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use hyper::{Request, Response};
-    use kube::client::Body;
+    use operator_host_cluster::testing::{answering, refusal};
     use serde_json::{Value, json};
 
     use super::*;
@@ -235,7 +232,8 @@ mod tests {
     /// Regression: nothing was explained while the server of any aggregated API was down.
     #[tokio::test]
     async fn an_api_that_is_down_hides_no_other() {
-        let service = tower::service_fn(|request: Request<Body>| {
+        const WHY: &str = "the server is currently unable to handle the request";
+        let client = answering(|path| {
             let version =
                 |text: &str| json!({ "groupVersion": text, "version": text.split('/').next_back() });
             let group = |name: &str, preferred: &str, others: &[&str]| {
@@ -243,7 +241,7 @@ mod tests {
                 json!({ "name": name, "versions": versions, "preferredVersion": version(preferred) })
             };
             let served = |kinds: &[(&str, &str, &str)]| (200, serde_json::to_value(list(kinds)).unwrap());
-            let (code, answer) = match request.uri().path() {
+            match path {
                 "/apis" => {
                     let groups = [
                         group("a.dev", "a.dev/v2", &["a.dev/v1", "a.dev/v2"]),
@@ -254,26 +252,16 @@ mod tests {
                 "/api/v1" => served(&[("pods", "Pod", "po")]),
                 "/apis/a.dev/v2" => served(&[("dbs", "Db", "d")]),
                 "/apis/a.dev/v1" => served(&[("dbs", "Db", "d"), ("olds", "Old", "o")]),
-                _ => {
-                    let message = "the server is currently unable to handle the request";
-                    let status =
-                        json!({ "kind": "Status", "status": "Failure", "code": 503, "message": message });
-                    (503, status)
-                }
-            };
-            let answer = Response::builder()
-                .status(code)
-                .body(Body::from(answer.to_string().into_bytes()));
-            async move { Ok::<_, Infallible>(answer.unwrap()) }
+                _ => refusal(503, WHY),
+            }
         });
-        let kinds = Kinds::read(&Client::new(service, "default")).await.unwrap();
+        let kinds = Kinds::read(&client).await.unwrap();
         assert_eq!(kinds.find("db").unwrap().api.api_version, "a.dev/v2");
         assert_eq!(kinds.find("old").unwrap().api.api_version, "a.dev/v1");
         assert_eq!(kinds.find("po").unwrap().api.kind, "Pod");
-        let why = "the server is currently unable to handle the request";
-        let down = ("metrics.k8s.io/v1".to_owned(), why.to_owned());
+        let down = ("metrics.k8s.io/v1".to_owned(), WHY.to_owned());
         assert_eq!(kinds.unreadable, [down]);
         let error = kinds.find("nodemetrics.metrics.k8s.io").unwrap_err().to_string();
-        assert!(error.ends_with(&format!("metrics.k8s.io/v1: {why}")), "{error}");
+        assert!(error.ends_with(&format!("metrics.k8s.io/v1: {WHY}")), "{error}");
     }
 }
