@@ -12,15 +12,16 @@ mod stages;
 mod tenants;
 
 const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
-const CONTROLLER: &str = "operator-host.dev/v1alpha1/Controller";
+pub const CONTROLLER: &str = "operator-host.dev/v1alpha1/Controller";
 
 /// What the Controllers of these scenarios may do.
 const CEILINGS: &str = "ceilings:\n- parents: [{apiGroups: ['*.operator-host.dev', my-operator.dev], kinds: ['*']}]\n  \
                         children: [{apiGroups: [''], kinds: [ConfigMap, Pod]}]\n";
 
-struct World {
+/// A control plane of its own, with a scenario in it.
+pub struct World {
     scenario: Scenario,
-    cluster: ControlPlane,
+    pub cluster: ControlPlane,
 }
 
 impl std::ops::Deref for World {
@@ -34,59 +35,63 @@ impl std::ops::Deref for World {
 impl World {
     /// Starts a control plane, and returns a scenario in it.
     async fn new(name: &str) -> Self {
-        let cluster = own_cluster(Options::default()).await;
+        Self::within(own_cluster(Options::default()).await, name).await
+    }
+
+    pub async fn within(cluster: ControlPlane, name: &str) -> Self {
         let scenario = Scenario::within(&cluster, name).await;
         Self { scenario, cluster }
     }
 
     /// Starts a host that has no controllers of its own.
     fn start(&self) -> Host {
-        self.scenario.start_with(&self.configure(CEILINGS), &[])
+        self.start_with(&self.configure(CEILINGS), &[])
     }
 
     /// Writes the configuration, which a running host follows.
-    fn configure(&self, top: &str) -> PathBuf {
-        self.scenario
-            .file("config.yaml", format!("{top}\ncontrollers: []\n"))
+    pub fn configure(&self, top: &str) -> PathBuf {
+        self.file("config.yaml", format!("{top}\ncontrollers: []\n"))
     }
 
     /// Puts a version of the puppet into its ConfigMap.
     async fn put(&self, plugin: &[u8]) {
-        self.put_as("puppet.wasm", plugin).await;
+        self.put_as("puppet-plugin", "puppet.wasm", plugin).await;
     }
 
-    /// The same with another key.
-    async fn put_as(&self, key: &str, plugin: &[u8]) {
-        use k8s_openapi::ByteString;
+    /// Puts a plugin into a ConfigMap.
+    pub async fn put_as(&self, name: &str, key: &str, plugin: &[u8]) {
         let map = json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": "puppet-plugin",
-                "labels": {"operator-host.dev/plugin": "puppet-plugin"},
-            },
-            "binaryData": {key: ByteString(plugin.to_vec())},
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": {"operator-host.dev/plugin": name}},
+            "binaryData": {key: k8s_openapi::ByteString(plugin.to_vec())},
         });
-        self.scenario.apply(&map.to_string()).await;
+        self.apply(&map.to_string()).await;
     }
 
     /// Applies a Controller for puppets, with additional fields.
     async fn controller(&self, name: &str, more: Value) -> DynamicObject {
-        let mut spec = json!({
+        let spec = json!({
             "parent": {"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet"},
             "plugin": {"configMap": {"name": "puppet-plugin"}},
-            "children": [{"apiVersion": "v1", "kind": "ConfigMap"}],
-            "backoff": {"initial": "100ms", "max": "1s"},
         });
+        self.controller_of(name, spec, more).await
+    }
+
+    /// Applies a Controller that makes ConfigMaps, with additional fields, and without those that are null there.
+    pub async fn controller_of(&self, name: &str, mut spec: Value, more: Value) -> DynamicObject {
         let fields = spec.as_object_mut().unwrap();
+        fields.insert(
+            "children".into(),
+            json!([{"apiVersion": "v1", "kind": "ConfigMap"}]),
+        );
+        fields.insert("backoff".into(), json!({"initial": "100ms", "max": "1s"}));
         fields.extend(more.as_object().unwrap().clone());
+        fields.retain(|_, value| !value.is_null());
+        let metadata = json!({"name": name});
         let object = json!({
-            "apiVersion": "operator-host.dev/v1alpha1",
-            "kind": "Controller",
-            "metadata": {"name": name},
-            "spec": spec,
+            "apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller", "metadata": metadata, "spec": spec,
         });
-        self.scenario.apply(&object.to_string()).await
+        self.apply(&object.to_string()).await
     }
 
     /// Starts a control plane and a host, with this plugin and the Controller `puppet`, and waits until it runs.
@@ -100,17 +105,17 @@ impl World {
     }
 
     /// Waits until a Controller says this, as in [`Scenario::until_condition`].
-    async fn says(&self, name: &str, says: &str) -> String {
+    pub async fn says(&self, name: &str, says: &str) -> String {
         self.until_condition(CONTROLLER, name, says).await
     }
 
     /// Waits until a Controller runs.
-    async fn runs(&self, name: &str) {
+    pub async fn runs(&self, name: &str) {
         self.says(name, "Ready=True Running").await;
     }
 
     /// Waits until the last error of a Controller has these words, and returns it.
-    async fn until_error(&self, name: &str, words: &str) -> DynamicObject {
+    pub async fn until_error(&self, name: &str, words: &str) -> DynamicObject {
         let has = |object: &DynamicObject| {
             let error = object.data["status"]["lastError"].as_str();
             error.is_some_and(|error| contains(error, words))
@@ -127,10 +132,8 @@ impl World {
     /// Creates a puppet that wants one ConfigMap of its own name, and waits until it is there.
     async fn served(&self, name: &str) {
         let child = config_map(&format!("{name}-child"), "wanted");
-        self.scenario.wants(name, &[child]).await;
-        self.scenario
-            .until_there(CONFIG_MAP, &format!("{name}-child"))
-            .await;
+        self.wants(name, &[child]).await;
+        self.until_there(CONFIG_MAP, &format!("{name}-child")).await;
     }
 }
 

@@ -1,12 +1,12 @@
 //! Controllers that decorate: objects of kinds that exist without them get children. The puppet for Deployments, which has its orders
 //! in an annotation, stands for a plugin.
 
+use crate::controllers::{CONTROLLER, World};
 use crate::support::prelude::*;
 
 mod bad_input;
 mod lifecycle;
 
-const CONTROLLER: &str = "operator-host.dev/v1alpha1/Controller";
 const DEPLOYMENT: &str = "apps/v1/Deployment";
 
 /// What the Controllers of these scenarios may do.
@@ -14,74 +14,33 @@ const CEILINGS: &str = "ceilings:\n- parents: [{apiGroups: ['*.operator-host.dev
                         decorates: [{apiGroups: [apps], kinds: [Deployment, StatefulSet]}]\n  \
                         children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: [apps], kinds: [Deployment]}]\n";
 
-struct World {
-    scenario: Scenario,
-    cluster: ControlPlane,
-}
-
-impl std::ops::Deref for World {
-    type Target = Scenario;
-
-    fn deref(&self) -> &Scenario {
-        &self.scenario
+/// Starts a control plane with the plugins in ConfigMaps, and a host.
+async fn world(name: &str) -> (World, Host) {
+    let world = World::within(own_cluster(Options::default().with_audit()).await, name).await;
+    for (name, plugin) in [
+        ("decorator", std::fs::read(plugin("decorator")).unwrap()),
+        ("guard", variant_of("decorator.wasm", 6)),
+        ("puppet", std::fs::read(plugin("puppet")).unwrap()),
+    ] {
+        let (map, key) = (format!("{name}-plugin"), format!("{name}.wasm"));
+        world.put_as(&map, &key, &plugin).await;
     }
+    let host = world.start_decorating();
+    (world, host)
 }
 
 impl World {
-    /// Starts a control plane with the plugin in a ConfigMap, and a host.
-    async fn new(name: &str) -> (Self, Host) {
-        let cluster = own_cluster(Options::default().with_audit()).await;
-        let scenario = Scenario::within(&cluster, name).await;
-        let world = Self { scenario, cluster };
-        for (name, plugin) in [
-            ("decorator", std::fs::read(plugin("decorator")).unwrap()),
-            ("guard", variant_of("decorator.wasm", 6)),
-            ("puppet", std::fs::read(plugin("puppet")).unwrap()),
-        ] {
-            world.put(name, &plugin).await;
-        }
-        let host = world.start();
-        (world, host)
-    }
-
-    fn start(&self) -> Host {
-        let config = self.file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
-        self.scenario.start_with(&config, &[])
-    }
-
-    async fn put(&self, name: &str, plugin: &[u8]) {
-        use k8s_openapi::ByteString;
-        let name = format!("{name}-plugin");
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": name, "labels": {"operator-host.dev/plugin": name}},
-            "binaryData": {format!("{}.wasm", name.trim_end_matches("-plugin")): ByteString(plugin.to_vec())},
-        });
-        self.scenario.apply(&map.to_string()).await;
+    fn start_decorating(&self) -> Host {
+        self.start_with(&self.configure(CEILINGS), &[])
     }
 
     /// Applies a Controller that decorates the Deployments with the label `decorate: yes`, with other fields.
-    async fn controller(&self, name: &str, more: Value) -> DynamicObject {
-        let mut spec = json!({
+    async fn decorator(&self, name: &str, more: Value) -> DynamicObject {
+        let spec = json!({
             "decorates": [{"apiVersion": "apps/v1", "kind": "Deployment", "selector": "decorate=yes"}],
             "plugin": {"configMap": {"name": "decorator-plugin"}},
-            "children": [{"apiVersion": "v1", "kind": "ConfigMap"}],
-            "backoff": {"initial": "100ms", "max": "1s"},
         });
-        let fields = spec.as_object_mut().unwrap();
-        fields.extend(more.as_object().unwrap().clone());
-        fields.retain(|_, value| !value.is_null());
-        let metadata = json!({"name": name});
-        let object = json!({"apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller", "metadata": metadata, "spec": spec});
-        self.scenario.apply(&object.to_string()).await
-    }
-
-    async fn says(&self, name: &str, says: &str) -> String {
-        self.until_condition(CONTROLLER, name, says).await
-    }
-
-    async fn runs(&self, name: &str) {
-        self.says(name, "Ready=True Running").await;
+        self.controller_of(name, spec, more).await
     }
 
     /// Creates a Deployment with the label that tells the plugin to do this.

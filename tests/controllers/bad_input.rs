@@ -29,6 +29,17 @@ async fn what_is_wrong_with_a_controller_is_in_its_status_and_the_others_run() {
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+impl World {
+    /// Waits until a Controller does not run, because of its field `resync`.
+    pub(super) async fn until_stopped(&self, name: &str) -> DynamicObject {
+        let is_stopped = |object: &DynamicObject| {
+            let error = object.data["status"]["lastError"].as_str();
+            error.is_some_and(|error| error.contains("soon") && !error.contains("still runs"))
+        };
+        self.until(CONTROLLER, name, "it does not run", is_stopped).await
+    }
+}
+
 #[tokio::test]
 async fn a_change_that_is_refused_leaves_the_controller_running_and_its_version_known() {
     let (world, host) = World::running("controllers-edited", &puppet(1), json!({})).await;
@@ -42,12 +53,7 @@ async fn a_change_that_is_refused_leaves_the_controller_running_and_its_version_
     // A host that starts now does not know what it said before. What was live stays known.
     assert_eq!(host.stop().await.code(), Some(0));
     let host = world.start();
-    let object = world
-        .until(CONTROLLER, "puppet", "it does not run", |object| {
-            let error = object.data["status"]["lastError"].as_str();
-            error.is_some_and(|error| error.contains("soon") && !error.contains("still runs"))
-        })
-        .await;
+    let object = world.until_stopped("puppet").await;
     assert_eq!(live(&object), before);
     world.controller("puppet", json!({"resync": "1h"})).await;
     world.runs("puppet").await;
@@ -90,7 +96,9 @@ async fn a_plugin_that_is_too_large_or_for_another_kind_is_refused() {
     world.controller("puppet", json!({})).await;
     // 40 MiB, when it is unpacked.
     let packed = operator_host_delivery::pack::Compression::Zstd.pack(&vec![0; 40 << 20]);
-    world.put_as("puppet.wasm.zst", &packed.unwrap()).await;
+    world
+        .put_as("puppet-plugin", "puppet.wasm.zst", &packed.unwrap())
+        .await;
     until_refused(&world, "puppet", "more than 32 MiB").await;
     world.put(&puppet(1)).await;
     world.runs("puppet").await;
@@ -137,7 +145,7 @@ async fn ceilings_that_are_lowered_stop_what_is_beyond_them() {
         .await;
     // What it made stays.
     assert!(world.get(CONFIG_MAP, "a-child").await.is_some());
-    world.file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
+    world.configure(CEILINGS);
     world.runs("puppet").await;
     world.served("b").await;
     assert_eq!(host.stop().await.code(), Some(0));

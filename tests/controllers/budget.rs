@@ -30,13 +30,9 @@ impl World {
 
     /// Applies a Controller of one of these kinds, whose plugin is in a ConfigMap.
     async fn of_kind(&self, name: &str, kind: &str, plugin: Value, more: Value) {
-        let mut spec = json!({
-            "parent": {"apiVersion": "tenant.operator-host.dev/v1", "kind": kind},
-            "plugin": {"configMap": plugin},
-        });
-        let fields = more.as_object().unwrap().clone();
-        spec.as_object_mut().unwrap().extend(fields);
-        self.controller(name, spec).await;
+        let parent = json!({"apiVersion": "tenant.operator-host.dev/v1", "kind": kind});
+        let spec = json!({"parent": parent, "plugin": {"configMap": plugin}});
+        self.controller_of(name, spec, more).await;
     }
 }
 
@@ -56,12 +52,7 @@ async fn plugins_that_wait_to_be_compiled_are_packed() {
         let name = format!("bomb{number}-plugin");
         let packed = operator_host_delivery::pack::Compression::Gzip;
         let packed = packed.pack(&plugin_fixtures::bomb(1_500, number)).unwrap();
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": name, "labels": {"operator-host.dev/plugin": name}},
-            "binaryData": {"bomb.wasm.gz": k8s_openapi::ByteString(packed)},
-        });
-        world.apply(&map.to_string()).await;
+        world.put_as(&name, "bomb.wasm.gz", &packed).await;
         let plugin = json!({"name": name, "key": "bomb.wasm"});
         let quickly = json!({"limits": {"compile": "1s"}});
         let (name, kind) = (format!("bomb{number}"), format!("Bomb{number}"));

@@ -139,12 +139,7 @@ async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() 
         let plugin = copy(number);
         async move {
             let name = format!("echo-{number}-plugin");
-            let map = json!({
-                "apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": {"name": name, "labels": {"operator-host.dev/plugin": name}},
-                "binaryData": {"echo.wasm": k8s_openapi::ByteString(plugin)},
-            });
-            world.apply(&map.to_string()).await;
+            world.put_as(&name, "echo.wasm", &plugin).await;
             let spec = json!({
                 "parent": {"apiVersion": format!("{}/v1", group(number)), "kind": "Echo"},
                 "plugin": {"configMap": {"name": name, "key": "echo.wasm"}},

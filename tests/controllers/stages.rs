@@ -9,12 +9,15 @@ fn breaks() -> Value {
     json!({"response": response("True"), "variants": {"1": {"response": response("False")}}})
 }
 
-/// Creates a puppet whose ConfigMap says which version made it, with a mark, and waits until the live version has.
-async fn told(world: &World, name: &str) {
-    tell(world, name, "").await;
-    world.until(CONFIG_MAP, name, "made", has("old")).await;
+/// Creates puppets whose ConfigMaps say which version made them, and waits until the live version has.
+async fn told(world: &World, names: &[&str]) {
+    for name in names {
+        tell(world, name, "").await;
+        made_by(world, "old", name).await;
+    }
 }
 
+/// The same with a mark, without waiting.
 async fn tell(world: &World, name: &str, mark: &str) {
     let of = |text: &str| json!({"children": [config_map(name, &format!("{text}{mark}"))]});
     let spec = json!({"response": of("old"), "variants": {"1": {"response": of("new")}}});
@@ -23,6 +26,11 @@ async fn tell(world: &World, name: &str, mark: &str) {
 
 fn has(text: &'static str) -> impl Fn(&DynamicObject) -> bool {
     move |map| map.data["data"]["text"] == text
+}
+
+/// Waits until a version, the old or the new one, has made the ConfigMap of a puppet.
+async fn made_by(world: &World, which: &'static str, name: &str) {
+    world.until(CONFIG_MAP, name, which, has(which)).await;
 }
 
 /// Waits until a version has this stage, and returns the puppets that have it already, of these.
@@ -59,15 +67,11 @@ async fn digest_of(world: &World, child: &str) -> String {
 async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "4s"}, {"percent": 100, "wait": "1s"}]}});
     let (world, host) = World::running("stages-good", &variant(0), stages.clone()).await;
-    for name in ["first", "other"] {
-        told(&world, name).await;
-    }
+    told(&world, &["first", "other"]).await;
     let label = json!({"metadata": {"labels": {"canary": "true"}}});
     world.patch(PUPPET, "first", label).await;
     world.put(&variant(1)).await;
-    world
-        .until(CONFIG_MAP, "first", "of the new version", has("new"))
-        .await;
+    made_by(&world, "new", "first").await;
     // The other one keeps the live version until the stage has ended.
     let object = world
         .until(CONTROLLER, "puppet", "the first stage is shown", |object| {
@@ -77,9 +81,7 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
         .await;
     assert!(is_true(&object, "Progressing") && is_ready(&object));
     assert!(has("old")(&world.get(CONFIG_MAP, "other").await.unwrap()));
-    world
-        .until(CONFIG_MAP, "other", "of the new version", has("new"))
-        .await;
+    made_by(&world, "new", "other").await;
     let new = operator_host_core::digest::Digest::of(&variant(1)).to_string();
     world
         .until(CONTROLLER, "puppet", "it is live for all", |object| {
@@ -93,9 +95,7 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     pinned["version"] = json!({"pin": old});
     world.controller("puppet", pinned).await;
     for name in ["first", "other"] {
-        world
-            .until(CONFIG_MAP, name, "of the old version", has("old"))
-            .await;
+        made_by(&world, "old", name).await;
     }
     assert_eq!(host.stop().await.code(), Some(0));
 }
@@ -109,7 +109,7 @@ async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without
     let world = World { scenario, cluster };
     let kept = world.folder.path().join("kept");
     let start = |arguments: &[&str]| {
-        let config = world.file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
+        let config = world.configure(CEILINGS);
         world.start_with(&config, arguments)
     };
     let with_kept = ["--state-dir", kept.to_str().unwrap()];
@@ -120,9 +120,7 @@ async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without
     world.controller("puppet", stages).await;
     world.runs("puppet").await;
     let names = ["a", "b", "c"];
-    for name in names {
-        told(&world, name).await;
-    }
+    told(&world, &names).await;
     assert_eq!(host.stop().await.code(), Some(0));
     world.put(&variant(1)).await;
     let new = operator_host_core::digest::Digest::of(&variant(1));
@@ -153,7 +151,7 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     // Where the live version is after a restart.
     let kept = world.folder.path().join("kept");
     let start = || {
-        let config = world.file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
+        let config = world.configure(CEILINGS);
         world.start_with(&config, &["--state-dir", kept.to_str().unwrap()])
     };
     let host = start();
@@ -161,18 +159,19 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     let stages = json!({"proving": {"stages": [{"objects": 1, "wait": "4s"}, {"percent": 100}]}});
     world.controller("puppet", stages).await;
     world.runs("puppet").await;
+    let all_told = async || {
+        for name in ["a", "b", "c"] {
+            world.until_told(name, "Ready=True Told").await;
+        }
+    };
     for name in ["a", "b", "c"] {
         world.puppet(name, breaks()).await;
-        let says = "Ready=True Told";
-        world.until_told(name, says).await;
     }
+    all_told().await;
     world.put(&variant(1)).await;
     let says = "PluginHeldBack=True StageFailed: 0 of 1 objects with the new version are Ready";
     world.says("puppet", says).await;
-    for name in ["a", "b", "c"] {
-        let says = "Ready=True Told";
-        world.until_told(name, says).await;
-    }
+    all_told().await;
     let old = operator_host_core::digest::Digest::of(&variant(0)).to_string();
     let object = world.get(CONTROLLER, "puppet").await.unwrap();
     assert_eq!(version(&object, "live"), old);
@@ -181,10 +180,7 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     let host = start();
     host.until_log("it was taken back in stage 1 of 2 before").await;
     world.says("puppet", "PluginHeldBack=True StageFailed").await;
-    for name in ["a", "b", "c"] {
-        let says = "Ready=True Told";
-        world.until_told(name, says).await;
-    }
+    all_told().await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -215,9 +211,7 @@ async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
     world.controller("puppet", stages).await;
     world.runs("puppet").await;
     let names = ["a", "b", "c", "d"];
-    for name in names {
-        told(&world, name).await;
-    }
+    told(&world, &names).await;
     world.put(&variant(1)).await;
     let chosen = reached(&world, "stage 1 of 2: 1 of 4 objects", &names).await;
     assert_eq!(chosen.len(), 1);
@@ -280,9 +274,7 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
     )
     .await;
     let names = ["first", "other"];
-    for name in names {
-        told(&world, name).await;
-    }
+    told(&world, &names).await;
     let label = json!({"metadata": {"labels": {"canary": "true"}}});
     world.patch(PUPPET, "first", label).await;
     world.put(&variant(1)).await;
@@ -305,9 +297,7 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
     }
     // An object that the controller hears of after that still belongs to the stage.
     tell(&world, "first", "-after").await;
-    world
-        .until(CONFIG_MAP, "first", "of the new version", has("new-after"))
-        .await;
+    made_by(&world, "new-after", "first").await;
     while let Ok((_, map)) = changes.try_recv() {
         let text = map.data["data"]["text"].as_str().unwrap_or_default().to_owned();
         let is_first = map.metadata.name.as_deref() == Some("first");
@@ -321,9 +311,7 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
     world
         .controller("puppet", json!({"proving": {"stages": shorter}}))
         .await;
-    world
-        .until(CONFIG_MAP, "other", "of the new version", has("new"))
-        .await;
+    made_by(&world, "new", "other").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -334,9 +322,7 @@ async fn a_stage_whose_objects_are_deleted_begins_again_with_others() {
         json!({"proving": {"stages": [{"objects": 1, "wait": "6s"}, {"percent": 100, "wait": "1h"}]}});
     let (world, host) = World::running("stages-deleted", &variant(0), stages).await;
     let names = ["a", "b", "c"];
-    for name in names {
-        told(&world, name).await;
-    }
+    told(&world, &names).await;
     world.put(&variant(1)).await;
     let chosen = reached(&world, "stage 1 of 2: 1 of 3 objects", &names).await;
     world.remove(PUPPET, &chosen[0]).await;
@@ -352,20 +338,15 @@ async fn a_stage_whose_objects_are_deleted_begins_again_with_others() {
 async fn a_version_whose_config_map_is_lost_in_a_stage_is_taken_back() {
     let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "10m"}]}});
     let (world, host) = World::running("stages-lost", &variant(0), stages).await;
-    told(&world, "first").await;
+    told(&world, &["first"]).await;
     let label = json!({"metadata": {"labels": {"canary": "true"}}});
     world.patch(PUPPET, "first", label).await;
-    let is = async |what: &'static str| {
-        world
-            .until(CONFIG_MAP, "first", "of that version", has(what))
-            .await
-    };
     world.put(&variant(1)).await;
-    is("new").await;
+    made_by(&world, "new", "first").await;
     world.delete(CONFIG_MAP, "puppet-plugin").await;
-    is("old").await;
+    made_by(&world, "old", "first").await;
     // The host goes on to look at files.
     world.put(&variant(1)).await;
-    is("new").await;
+    made_by(&world, "new", "first").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }

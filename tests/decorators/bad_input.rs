@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn what_is_wrong_is_in_the_status_of_the_controller() {
-    let (world, host) = World::new("decorators-bad").await;
+    let (world, host) = world("decorators-bad").await;
     let decorates = |api_version: &str, kind: &str, selector: &str| json!({"decorates": [{"apiVersion": api_version, "kind": kind, "selector": selector}]});
     for (name, more, says) in [
         (
@@ -48,23 +48,23 @@ async fn what_is_wrong_is_in_the_status_of_the_controller() {
             "InvalidSpec: `spec.definitions`",
         ),
     ] {
-        world.controller(name, more).await;
+        world.decorator(name, more).await;
         world.says(name, &format!("Stalled=True {says}")).await;
     }
     let guard = json!({"plugin": {"configMap": {"name": "guard-plugin", "key": "guard.wasm"}}});
-    world.controller("guard", guard).await;
+    world.decorator("guard", guard).await;
     world
         .says("guard", "Ready=False PluginRefused: cleanup … finalizer")
         .await;
     // A kind may come later. Until then the Controller waits.
     world
-        .controller("later", decorates("apps/v2", "Deployment", "a=b"))
+        .decorator("later", decorates("apps/v2", "Deployment", "a=b"))
         .await;
     world.says("later", "Ready=False KindNotServed").await;
-    world.controller("decorator", json!({})).await;
+    world.decorator("decorator", json!({})).await;
     world.decorated("a").await;
     world
-        .controller("decorator", decorates("apps/v1", "StatefulSet", "a=b"))
+        .decorator("decorator", decorates("apps/v1", "StatefulSet", "a=b"))
         .await;
     let says = "Stalled=True KindChanged: has decorated Deployment objects";
     world.says("decorator", says).await;

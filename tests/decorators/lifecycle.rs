@@ -4,8 +4,8 @@ use super::*;
 
 #[tokio::test]
 async fn an_object_has_children_as_long_as_it_has_the_label_and_is_not_written() {
-    let (world, host) = World::new("decorators-label").await;
-    world.controller("decorator", json!({})).await;
+    let (world, host) = world("decorators-label").await;
+    world.decorator("decorator", json!({})).await;
     world.runs("decorator").await;
     world.decorated("a").await;
     // What has a controller of its own may be decorated.
@@ -48,8 +48,8 @@ async fn an_object_has_children_as_long_as_it_has_the_label_and_is_not_written()
 
 #[tokio::test]
 async fn what_is_wrong_is_an_event_on_the_object_and_in_the_status_of_the_controller() {
-    let (world, host) = World::new("decorators-unready").await;
-    world.controller("decorator", json!({})).await;
+    let (world, host) = world("decorators-unready").await;
+    world.decorator("decorator", json!({})).await;
     world.decorated("good").await;
     let failure = json!({"invalid": {"reason": "BadLabel", "message": "the label is wrong"}});
     world.deployment("bad", json!({"failure": failure})).await;
@@ -82,8 +82,8 @@ async fn what_is_wrong_is_an_event_on_the_object_and_in_the_status_of_the_contro
 
 #[tokio::test]
 async fn a_change_of_the_status_alone_calls_nobody_unless_the_controller_watches_it() {
-    let (world, host) = World::new("decorators-status").await;
-    world.controller("decorator", json!({})).await;
+    let (world, host) = world("decorators-status").await;
+    world.decorator("decorator", json!({})).await;
     world.runs("decorator").await;
     world.decorated("a").await;
     world.decorated("first").await;
@@ -102,7 +102,7 @@ async fn a_change_of_the_status_alone_calls_nobody_unless_the_controller_watches
     edit(7).await;
     world.decorated("second").await;
     assert_eq!(reconciles(), before, "the plugin was called");
-    world.controller("decorator", json!({"watchStatus": true})).await;
+    world.decorator("decorator", json!({"watchStatus": true})).await;
     until_true("it starts again", async || reconciles() > before).await;
     world.decorated("third").await;
     let before = reconciles();
@@ -113,22 +113,22 @@ async fn a_change_of_the_status_alone_calls_nobody_unless_the_controller_watches
 
 #[tokio::test]
 async fn a_controller_that_is_deleted_leaves_nothing_also_while_its_host_is_away() {
-    let (world, host) = World::new("decorators-removal").await;
+    let (world, host) = world("decorators-removal").await;
     let mut copied = config_map("of-others", "x");
     copied["metadata"]["labels"] = json!({"operator-host.dev/controller": "decorator"});
     world.apply(&copied.to_string()).await;
-    world.controller("decorator", json!({})).await;
+    world.decorator("decorator", json!({})).await;
     world.decorated("a").await;
     world.remove(CONTROLLER, "decorator").await;
     assert!(world.get(CONFIG_MAP, "a-child").await.is_none());
-    world.controller("decorator", json!({})).await;
+    world.decorator("decorator", json!({})).await;
     world.until_there(CONFIG_MAP, "a-child").await;
     assert_eq!(host.stop().await.code(), Some(0));
     world.delete(CONTROLLER, "decorator").await;
     // An object that loses its label meanwhile is no reason to leave its child.
     world.label("a", Value::Null).await;
     assert!(world.get(CONFIG_MAP, "a-child").await.is_some());
-    let host = world.start();
+    let host = world.start_decorating();
     world.until_gone(CONTROLLER, "decorator").await;
     assert!(world.get(CONFIG_MAP, "a-child").await.is_none());
     // A label alone proves nothing.
@@ -140,21 +140,17 @@ async fn a_controller_that_is_deleted_leaves_nothing_also_while_its_host_is_away
 
 #[tokio::test]
 async fn a_selector_that_leaves_out_many_deletes_nothing_until_that_is_allowed() {
-    let (world, host) = World::new("decorators-selector").await;
-    world.controller("decorator", json!({})).await;
+    let (world, host) = world("decorators-selector").await;
+    world.decorator("decorator", json!({})).await;
     for name in ["a", "b", "c"] {
         world.decorated(name).await;
     }
     let other = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "selector": "decorate=never"}]);
-    world.controller("decorator", json!({"decorates": other})).await;
-    let is_held = |object: &DynamicObject| {
-        let error = object.data["status"]["lastError"].as_str();
-        error.is_some_and(|error| error.contains("leaves out 3 objects"))
-    };
-    world.until(CONTROLLER, "decorator", "held", is_held).await;
+    world.decorator("decorator", json!({"decorates": other})).await;
+    world.until_error("decorator", "leaves out 3 objects").await;
     assert!(world.get(CONFIG_MAP, "a-child").await.is_some());
     let all = json!({"decorates": other, "proving": {"maxDeletions": "100%"}});
-    world.controller("decorator", all).await;
+    world.decorator("decorator", all).await;
     for name in ["a", "b", "c"] {
         world.until_gone(CONFIG_MAP, &format!("{name}-child")).await;
     }
@@ -163,9 +159,9 @@ async fn a_selector_that_leaves_out_many_deletes_nothing_until_that_is_allowed()
 
 #[tokio::test]
 async fn many_controllers_decorate_a_kind_and_none_what_a_controller_made() {
-    let (world, host) = World::new("decorators-many").await;
-    world.controller("one", json!({})).await;
-    world.controller("two", json!({})).await;
+    let (world, host) = world("decorators-many").await;
+    world.decorator("one", json!({})).await;
+    world.decorator("two", json!({})).await;
     world.runs("one").await;
     world.runs("two").await;
     // Both want the same child: one makes it, and the other says who has it.
@@ -179,7 +175,7 @@ async fn many_controllers_decorate_a_kind_and_none_what_a_controller_made() {
         "plugin": {"configMap": {"name": "puppet-plugin"}},
         "children": [{"apiVersion": "apps/v1", "kind": "Deployment"}, {"apiVersion": "v1", "kind": "ConfigMap"}],
     });
-    world.controller("owner", own).await;
+    world.decorator("owner", own).await;
     let made = deployment(
         "made",
         &json!({"response": {"children": [config_map("of-made", "x")]}}),
