@@ -341,6 +341,23 @@ impl Scenario {
         self.apply(&binding.to_string()).await;
     }
 
+    /// Creates a ServiceAccount.
+    pub async fn create_account(&self, name: &str) {
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
+        self.apply(&account.to_string()).await;
+    }
+
+    /// Creates a ServiceAccount of the namespace's name with these roles and bindings, as which hosts then run.
+    pub async fn with_account(self, cluster: &ControlPlane, roles: &[Value]) -> Self {
+        let name = self.namespace.clone();
+        self.create_account(&name).await;
+        for role in roles {
+            self.apply(&role.to_string()).await;
+        }
+        let kubeconfig = cluster.kubeconfig_of_account(&name, &name).await;
+        self.with_kubeconfig(kubeconfig.expect("a token"))
+    }
+
     /// Creates a namespace.
     pub async fn create_namespace(&self, name: &str) {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -357,6 +374,12 @@ impl Scenario {
         api.patch(&object.name_any(), &params, &Patch::Apply(&object))
             .await
             .expect("the manifest is taken")
+    }
+
+    /// Replaces the finalizers of an object.
+    pub async fn set_finalizers(&self, kind: &str, name: &str, all: &[&str]) {
+        self.patch(kind, name, json!({"metadata": {"finalizers": all}}))
+            .await;
     }
 
     /// Changes an object with a JSON merge patch.

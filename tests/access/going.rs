@@ -27,7 +27,7 @@ fn without_the_cluster(roles: &[Value]) -> Vec<Value> {
 /// namespace.
 #[tokio::test]
 async fn parents_of_a_namespace_that_is_deleted_are_released_with_the_printed_rights_alone() {
-    let mut scenario = Scenario::new("going-host").await;
+    let scenario = Scenario::new("going-host").await;
     scenario.create_namespace("going").await;
     let config = std::fs::read_to_string(scenario.config(&controller("puppet.wasm", ""))).unwrap();
     let config = scenario.file(
@@ -53,20 +53,12 @@ async fn parents_of_a_namespace_that_is_deleted_are_released_with_the_printed_ri
     let list: Value = serde_json::from_str(&answer.out).unwrap();
     let roles = list["items"].as_array().unwrap();
     let going = scenario.beside("going");
-    let account =
-        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "going-host" } });
-    scenario.apply(&account.to_string()).await;
-    for role in without_the_cluster(roles) {
-        match role["metadata"]["namespace"] == "going" {
-            true => going.apply(&role.to_string()).await,
-            false => scenario.apply(&role.to_string()).await,
-        };
+    let of_going = |role: &Value| role["metadata"]["namespace"] == "going";
+    let (in_going, others): (Vec<_>, Vec<_>) = without_the_cluster(roles).into_iter().partition(of_going);
+    for role in in_going {
+        going.apply(&role.to_string()).await;
     }
-    let kubeconfig = cluster()
-        .await
-        .kubeconfig_of_account("going-host", "going-host")
-        .await;
-    scenario = scenario.with_kubeconfig(kubeconfig.expect("a token"));
+    let scenario = scenario.with_account(cluster().await, &others).await;
     let host = scenario.start_with(&config, &[]);
     until_ready_says(
         &host,

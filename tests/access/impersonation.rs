@@ -24,8 +24,7 @@ async fn grant_host(scenario: &Scenario, accounts: &[&str]) {
 }
 
 async fn grant_account(scenario: &Scenario, name: &str, resource: &str) {
-    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
-    scenario.apply(&account.to_string()).await;
+    scenario.create_account(name).await;
     let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": scenario.namespace });
     let rules =
         json!([{ "apiGroups": [""], "resources": [resource], "verbs": ["create", "patch", "delete"] }]);

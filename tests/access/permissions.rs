@@ -1,7 +1,7 @@
 //! The host runs as a user who lacks a permission: the affected controllers report it and wait, and the others
 //! continue.
 
-use crate::access::rights::rbac;
+use crate::access::rights::roles;
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, complaints, until_recovered};
 use crate::samples::myapp::{CONTROLLER as OTHER, MYAPP};
@@ -104,20 +104,9 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
 async fn a_host_whose_service_account_is_deleted_reports_it_and_changes_nothing() {
     let scenario = Scenario::new("account-gone").await;
     let name = "account-gone";
-    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
-    scenario.apply(&account.to_string()).await;
     let config = scenario.config(CONTROLLER);
-    let roles: serde_json::Value =
-        serde_json::from_str(&rbac(&config, &format!("{name}/{name}"), &["-o", "json"])).unwrap();
-    for role in roles["items"].as_array().unwrap() {
-        scenario.apply(&role.to_string()).await;
-    }
-    let token = cluster()
-        .await
-        .kubeconfig_of_account(name, name)
-        .await
-        .expect("a token");
-    let scenario = scenario.with_kubeconfig(token);
+    let roles = roles(&scenario, &config);
+    let scenario = scenario.with_account(cluster().await, &roles).await;
     let mut host = scenario.start_with(&config, &[]);
     apply(&scenario, "e", 2).await;
     scenario.until_echo("e").await;

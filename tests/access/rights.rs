@@ -69,7 +69,7 @@ fn config(scenario: &Scenario, only: Option<&str>) -> PathBuf {
 }
 
 /// Returns the roles and bindings for a scenario's host, whose account has the name of the namespace.
-fn roles(scenario: &Scenario, config: &Path) -> Vec<Value> {
+pub fn roles(scenario: &Scenario, config: &Path) -> Vec<Value> {
     let account = format!("{0}/{0}", scenario.namespace);
     let list: Value = serde_json::from_str(&rbac(config, &account, &["-o", "json"])).expect("JSON");
     list["items"].as_array().expect("items").clone()
@@ -88,14 +88,7 @@ struct Limited {
 
 impl Limited {
     async fn start(scenario: Scenario, config: &Path, roles: &[Value]) -> Self {
-        let name = scenario.namespace.clone();
-        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
-        scenario.apply(&account.to_string()).await;
-        for role in roles {
-            scenario.apply(&role.to_string()).await;
-        }
-        let kubeconfig = cluster().await.kubeconfig_of_account(&name, &name).await;
-        let scenario = scenario.with_kubeconfig(kubeconfig.expect("a token"));
+        let scenario = scenario.with_account(cluster().await, roles).await;
         let host = scenario.start_with(config, &[]);
         Self { scenario, host }
     }

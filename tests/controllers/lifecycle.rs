@@ -41,7 +41,8 @@ async fn a_change_of_the_config_map_is_live_at_once_and_a_bad_one_is_held_back()
 }
 
 #[tokio::test]
-async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_pin_takes_it_back() {
+async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_pin_takes_it_back_or_is_named()
+ {
     let (world, host) = World::running("controllers-orders", &puppet(1), json!({})).await;
     let keep = config_map("kept", "x");
     let variants = json!({"1": {"response": {"children": []}}});
@@ -74,6 +75,12 @@ async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_
     world.until_there(CONFIG_MAP, "kept").await;
     let object = world.until_live(&first).await;
     assert_eq!(object.data["status"]["proposed"]["state"], "putAside");
+    let nothing = json!({"version": {"pin": "00000000"}});
+    world.controller("puppet", nothing).await;
+    let says = "PluginHeldBack=True PinMatchesNothing: 00000000";
+    world.says("puppet", says).await;
+    let object = world.get(CONTROLLER, "puppet").await.unwrap();
+    assert!(is_ready(&object), "the live version goes on");
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -167,8 +174,9 @@ async fn a_controller_that_may_not_run_releases_nothing_when_it_is_deleted() {
         .controller("puppet", json!({"onRemoval": "releaseFinalizers"}))
         .await;
     world.says("puppet", "Stalled=True NameTaken").await;
-    let forged = json!({"metadata": {"finalizers": ["operator-host.dev/controller"]}});
-    world.patch(CONTROLLER, "puppet", forged).await;
+    world
+        .set_finalizers(CONTROLLER, "puppet", &["operator-host.dev/controller"])
+        .await;
     world.remove(CONTROLLER, "puppet").await;
     let held = world.get(PUPPET, "a").await;
     assert!(held.is_some(), "it was released without its cleanup");

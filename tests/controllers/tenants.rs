@@ -50,7 +50,7 @@ async fn a_controller_keeps_its_kind_when_an_older_one_wants_it() {
 
 /// Regression: it inherited the finalizers and children of the one before, and could release them without a clean-up.
 #[tokio::test]
-async fn a_controller_that_is_made_again_takes_over_only_when_the_definition_says_so() {
+async fn a_controller_that_is_made_again_takes_over_when_the_definition_says_so_and_goes_with_its_own() {
     let (world, host) = World::running("controllers-again", &puppet(1), json!({})).await;
     world.served("a").await;
     world.until_ready("a").await;
@@ -87,6 +87,11 @@ async fn a_controller_that_is_made_again_takes_over_only_when_the_definition_say
     // It is cleaned up by the one that may.
     world.until_gone(PUPPET, "a").await;
     world.served("b").await;
+    world.until_ready("b").await;
+    // What controllers.md says about the definition of Controllers: it takes all of them along, and nothing else.
+    world.remove(DEFINITION, "controllers.operator-host.dev").await;
+    assert!(is_held(&world.get(PUPPET, "b").await.unwrap()));
+    assert!(world.get(CONFIG_MAP, "b-child").await.is_some());
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -140,8 +145,7 @@ async fn each_team_has_the_ceilings_of_its_names_and_of_the_place_of_its_plugin(
 async fn a_team_that_may_apply_controllers_by_name_can_create_and_change_no_others() {
     let name = "controllers-by-name";
     let world = World::new(name).await;
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "team"}});
-    world.apply(&account.to_string()).await;
+    world.create_account("team").await;
     let version = "rbac.authorization.k8s.io/v1";
     let role = json!({
         "apiVersion": version, "kind": "ClusterRole", "metadata": {"name": name},
@@ -219,17 +223,5 @@ async fn a_controller_says_nothing_about_single_objects() {
         .await;
     world.until_live(&second).await;
     nothing("promoted").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-}
-
-/// What controllers.md says about the definition.
-#[tokio::test]
-async fn a_definition_that_is_deleted_takes_all_controllers_along_and_nothing_else() {
-    let (world, host) = World::running("controllers-definition", &puppet(1), json!({})).await;
-    world.served("a").await;
-    world.until_ready("a").await;
-    world.remove(DEFINITION, "controllers.operator-host.dev").await;
-    assert!(is_held(&world.get(PUPPET, "a").await.unwrap()));
-    assert!(world.get(CONFIG_MAP, "a-child").await.is_some());
     assert_eq!(host.stop().await.code(), Some(0));
 }

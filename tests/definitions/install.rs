@@ -5,7 +5,7 @@ use k8s_openapi::ByteString;
 use plugin_fixtures::{Fixture, Form, cases};
 
 use super::DEFINITION;
-use crate::access::rights::rbac;
+use crate::access::rights::roles;
 use crate::telemetry::{get, until_ready_is_without, until_ready_says};
 use crate::webhook::{Authority, certified};
 
@@ -417,34 +417,17 @@ async fn of_two_hosts_the_one_with_the_newer_version_defines_the_kind() {
 async fn without_the_permission_the_missing_rule_is_named() {
     let scenario = Scenario::new("install-rights").await;
     let shops = Shops::new(&scenario);
-    let account =
-        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": scenario.namespace } });
-    scenario.apply(&account.to_string()).await;
-    let grant = async |definitions: &str| {
-        let config = shops.config(definitions);
-        let list = rbac(&config, &format!("{0}/{0}", scenario.namespace), &["-o", "json"]);
-        let list: Value = serde_json::from_str(&list).unwrap();
-        for role in list["items"].as_array().unwrap() {
-            scenario.apply(&role.to_string()).await;
-        }
-    };
-    grant("check").await;
-    let kubeconfig = cluster()
-        .await
-        .kubeconfig_of_account(&scenario.namespace, &scenario.namespace)
-        .await;
-    let kubeconfig = kubeconfig.expect("a token");
-    let host = Host::through(
-        &shops.config("install"),
-        &kubeconfig,
-        "host",
-        scenario.folder.path(),
-    );
+    let user = scenario.beside(&scenario.namespace);
+    let printed = roles(&scenario, &shops.config("check"));
+    let user = user.with_account(cluster().await, &printed).await;
+    let host = user.start_with(&shops.config("install"), &[]);
     let words = "is not installed … cannot create resource … give the host's role that permission";
     host.until_log(&format!("\"WARN\" … customresourcedefinitions … {words}"))
         .await;
     until_ready_says(&host, words).await;
-    grant("install").await;
+    for role in roles(&scenario, &shops.config("install")) {
+        scenario.apply(&role.to_string()).await;
+    }
     host.until_log("controller started").await;
     until_ready_is_without(&host, "is not installed").await;
 }

@@ -71,9 +71,7 @@ async fn the_finalizers_are_released_and_the_children_stay() {
     scenario.until_gone(CONFIG_MAP, "b").await;
     let printed = uninstall(&scenario, &[]).ends(0);
     assert_contains(&printed, "0 of 1 parents released");
-    scenario
-        .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
-        .await;
+    scenario.set_finalizers(PUPPET, "a", &[]).await;
 }
 
 #[tokio::test]
@@ -88,9 +86,7 @@ async fn without_the_right_to_release_the_parent_that_keeps_its_finalizer_is_nam
     let words = "cannot list test.operator-host.dev/v1/Puppet in uninstall-refused … is forbidden";
     assert_contains(&printed, words);
     assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
-    scenario
-        .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
-        .await;
+    scenario.set_finalizers(PUPPET, "a", &[]).await;
 }
 
 #[tokio::test]

@@ -47,8 +47,7 @@ async fn applied(scenario: &Scenario) -> usize {
 
 /// Removes the finalizer of the puppet `p`, deletes it, and waits until its ConfigMap `a` is deleted, too.
 async fn delete_with_its_child(scenario: &Scenario) {
-    let released = json!({"metadata": {"finalizers": null}});
-    scenario.patch(PUPPET, "p", released).await;
+    scenario.set_finalizers(PUPPET, "p", &[]).await;
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
 }

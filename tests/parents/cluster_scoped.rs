@@ -91,8 +91,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     second.until_there(CONFIG_MAP, "a").await;
     host.until_log("cluster-scoped-1/a … because it is being terminated")
         .await;
-    let release = json!({"metadata": {"finalizers": null}});
-    going.patch(CONFIG_MAP, "held", release).await;
+    going.set_finalizers(CONFIG_MAP, "held", &[]).await;
 
     apply(&[]).await;
     second.until_gone(CONFIG_MAP, "a").await;
@@ -145,8 +144,7 @@ async fn what_is_in_the_way_in_one_namespace_does_not_stop_the_others() {
     apply("3").await;
     let host = full.start(&config);
     other.until(CONFIG_MAP, "a", "changed", has("3")).await;
-    full.patch(CONFIG_MAP, "a", json!({"metadata": {"finalizers": null}}))
-        .await;
+    full.set_finalizers(CONFIG_MAP, "a", &[]).await;
     let _ = full.api(CONFIG_MAP).delete("a", &DeleteParams::default()).await;
     full.until(CONFIG_MAP, "a", "made", has("3")).await;
     assert_eq!(host.stop().await.code(), Some(0));

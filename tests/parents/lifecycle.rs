@@ -56,8 +56,9 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
         )
         .await;
     // The host must not remove somebody else's finalizer.
-    let both = json!({"metadata": {"finalizers": ["operator-host.dev/puppet", "example.com/other"]}});
-    scenario.patch(PUPPET, "p", both).await;
+    scenario
+        .set_finalizers(PUPPET, "p", &["operator-host.dev/puppet", "example.com/other"])
+        .await;
     scenario.delete(PUPPET, "p").await;
     scenario.until_stalled("p", "ChildRefused").await;
     scenario.puppet("p", json!({"response": {}})).await;
@@ -72,9 +73,7 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     let observed = puppet.data["status"]["observedGeneration"].as_i64();
     assert_eq!(observed, puppet.metadata.generation);
-    scenario
-        .patch(PUPPET, "p", json!({"metadata": {"finalizers": null}}))
-        .await;
+    scenario.set_finalizers(PUPPET, "p", &[]).await;
     scenario.until_gone(PUPPET, "p").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
@@ -94,8 +93,7 @@ async fn a_deleted_resource_that_only_finalizers_of_others_hold_says_so_also_wit
     scenario.until_told("p", words).await;
     let left = scenario.get(PUPPET, "p").await.unwrap();
     assert!(!is_true(&left, "Ready") && left.metadata.generation > puppet.metadata.generation);
-    let none = json!({"metadata": {"finalizers": null}});
-    scenario.patch(PUPPET, "p", none).await;
+    scenario.set_finalizers(PUPPET, "p", &[]).await;
     scenario.until_gone(PUPPET, "p").await;
 }
 
@@ -177,8 +175,9 @@ async fn a_finalizer_that_is_removed_during_a_cleanup_is_not_added_again() {
     let (scenario, host) = puppets("finalizer-removed", "limits: {deadline: 20s}").await;
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": false}});
     scenario.ready_with("p", spec).await;
-    let both = json!({"metadata": {"finalizers": ["operator-host.dev/puppet", "example.com/other"]}});
-    scenario.patch(PUPPET, "p", both).await;
+    scenario
+        .set_finalizers(PUPPET, "p", &["operator-host.dev/puppet", "example.com/other"])
+        .await;
     scenario.delete(PUPPET, "p").await;
     scenario.until_told("p", "Ready=False CleaningUp").await;
     scenario.patch(PUPPET, "p", json!({"spec": {"busy": 400}})).await;
@@ -196,8 +195,7 @@ async fn a_finalizer_that_is_removed_during_a_cleanup_is_not_added_again() {
     );
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
     assert_eq!(host.log().matches("busy").count(), 1, "{}", host.log());
-    let none = json!({"metadata": {"finalizers": null}});
-    scenario.patch(PUPPET, "p", none).await;
+    scenario.set_finalizers(PUPPET, "p", &[]).await;
     scenario.until_gone(PUPPET, "p").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
     assert!(!host.log().contains("\"ERROR\""), "{}", host.log());
