@@ -117,14 +117,12 @@ impl Telemetry {
     }
 
     /// Returns the layer that exports spans, if a collector for them is configured.
-    #[must_use]
     pub fn spans(&self) -> Option<BoxedLayer> {
         self.traces.as_ref().map(|traces| trace::layer(traces).boxed())
     }
 
     /// Returns the layer that exports log records, with the fields of the spans around them, if that is configured. The
     /// SDK adds the IDs of the current trace and span.
-    #[must_use]
     pub fn records(&self) -> Option<BoxedLayer> {
         let builder = OpenTelemetryTracingBridge::builder(self.logs.as_ref()?);
         let layer = builder

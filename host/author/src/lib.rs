@@ -50,7 +50,6 @@ impl Failure {
     }
 
     /// Returns the process's exit code.
-    #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
@@ -61,7 +60,6 @@ impl Failure {
 
 /// Formats an error with its causes. Omits a cause that the text already contains: many errors, those of libraries too,
 /// print their cause and also return it as `source`.
-#[must_use]
 pub fn words(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -80,7 +80,6 @@ pub struct Rights {
 }
 
 /// Describes the power of a plugin that makes objects of a kind; `None` for a kind that gives no power over others.
-#[must_use]
 pub fn power(kind: &Kind) -> Option<&'static str> {
     let of = |group: &str, names: &[&str]| kind.group() == group && names.contains(&kind.kind.as_str());
     if of("", &["Pod", "ReplicationController", "PodTemplate"])

@@ -82,13 +82,11 @@ impl ApiError {
     }
 
     /// Reports whether the object does not exist.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.fault == Fault::Missing
     }
 
     /// Reports whether the API server is overloaded or unreachable, or its storage is unavailable.
-    #[must_use]
     pub fn is_overload(&self) -> bool {
         match self.fault {
             // A response of a proxy that is JSON and no Status has no code.
@@ -101,19 +99,16 @@ impl ApiError {
     }
 
     /// Reports whether other requests of the same reconcile would fail, too.
-    #[must_use]
     pub fn stops_others(&self) -> bool {
         self.is_overload() || self.fault == Fault::Deposed
     }
 
     /// Reports whether no other request would be answered, for an object of whatever kind.
-    #[must_use]
     pub fn stops_everything(&self) -> bool {
         matches!(self.fault, Fault::Silent | Fault::Unreachable | Fault::Deposed)
     }
 
     /// Reports whether the error is transient: the API server failed, not the object.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
         // After a start, an API server serves its built-in kinds before those of CustomResourceDefinitions.
         self.is_overload() || self.fault == Fault::NotServed || self.is_internal()
@@ -123,14 +118,12 @@ impl ApiError {
     /// while it answers others, the object is the reason, or something that a person must repair.
     ///
     /// An unavailable webhook, which must be repaired, is an internal error that the response tells.
-    #[must_use]
     pub fn is_internal(&self) -> bool {
         let server = matches!(self.fault, Fault::Refused(500..=599));
         server && !self.is_overload() && !self.message.contains("webhook")
     }
 
     /// Reports whether the authorizer refused, not a webhook.
-    #[must_use]
     pub fn is_missing_permission(&self) -> bool {
         self.fault == Fault::Refused(403)
             && !is_message_of_a_webhook(&self.message)
@@ -138,19 +131,16 @@ impl ApiError {
     }
 
     /// Reports whether the request for this object was not answered in time, while others are.
-    #[must_use]
     pub fn is_unanswered(&self) -> bool {
         matches!(self.fault, Fault::Unanswered | Fault::Crowded)
     }
 
     /// Reports whether the error passes by itself: nothing in the object or the configuration is wrong.
-    #[must_use]
     pub fn is_passing(&self) -> bool {
         self.is_transient() || self.is_lost_race() || matches!(self.fault, Fault::Crowded | Fault::Deposed)
     }
 
     /// Reports whether the request violates the kind's schema or is too large, independent of the client.
-    #[must_use]
     pub fn is_invalid(&self) -> bool {
         match self.fault {
             Fault::Refused(400 | 422) => !self.is_lost_race(),
@@ -160,13 +150,11 @@ impl ApiError {
     }
 
     /// Reports whether the object's namespace is being deleted, so that nothing can be created in it.
-    #[must_use]
     pub fn is_namespace_terminating(&self) -> bool {
         self.fault == Fault::NamespaceTerminating
     }
 
     /// Returns the error for an object that the host does not try to create because its namespace is being deleted.
-    #[must_use]
     pub fn namespace_terminating(kind: &str, name: &NamespacedName) -> Self {
         let namespace = name.namespace.as_deref().unwrap_or_default();
         let message =
@@ -182,7 +170,6 @@ impl ApiError {
     }
 
     /// Reports whether another client changed the object first, or owns fields that the host does not take over.
-    #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.fault == Fault::Refused(409)
     }
@@ -191,7 +178,6 @@ impl ApiError {
     ///
     /// When another object has the name, the API server responds that a UID cannot be changed; when none has, with a
     /// conflict.
-    #[must_use]
     pub fn is_lost_race(&self) -> bool {
         match self.fault {
             Fault::Refused(409) => {

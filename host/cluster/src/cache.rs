@@ -96,26 +96,22 @@ struct Old<'a> {
 
 impl<'a> Change<'a> {
     /// Returns the previously known state; `None` for a new object.
-    #[must_use]
     pub fn before(&self) -> Option<&Arc<DynamicObject>> {
         let old = self.old.as_ref()?;
         Some(old.tree.get_or_init(|| old.inner.tree(old.name, old.kept)))
     }
 
     /// Returns the current state; `None` for a deleted object.
-    #[must_use]
     pub const fn after(&self) -> Option<&'a Arc<DynamicObject>> {
         self.new
     }
 
     /// Returns the version of the previously known state; `None` when there is none.
-    #[must_use]
     pub fn old_version(&self) -> Option<u128> {
         self.old.as_ref()?.kept.version()
     }
 
     /// Returns the current state, or the last one of a deleted object.
-    #[must_use]
     pub fn object(&self) -> Option<&Arc<DynamicObject>> {
         self.new.or_else(|| self.before())
     }
@@ -126,14 +122,12 @@ impl<'a> Change<'a> {
     }
 
     /// Reports whether the object is new.
-    #[must_use]
     pub const fn is_new(&self) -> bool {
         self.old.is_none()
     }
 
     /// Reports whether both states are equal, except for the resource version. The caches do not hold the values of a
     /// generated Secret: only its resource version shows that one has changed.
-    #[must_use]
     pub const fn is_same(&self) -> bool {
         self.is_same
     }
@@ -222,7 +216,6 @@ impl Running {
 
 impl SharedCache {
     /// Creates an empty set of watches.
-    #[must_use]
     pub fn new(client: Client, kinds: Arc<Discovery>, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
@@ -336,44 +329,37 @@ impl Drop for Reflector {
 
 impl Reflector {
     /// Returns a receiver for the current state and every later one.
-    #[must_use]
     pub fn state(&self) -> watch::Receiver<WatchState> {
         self.inner.state.subscribe()
     }
 
     /// Returns the current state.
-    #[must_use]
     pub fn state_now(&self) -> WatchState {
         self.inner.state.borrow().clone()
     }
 
     /// Returns a receiver for the reason why the last list failed, with the kind; `None` once one is complete.
-    #[must_use]
     pub fn list_error(&self) -> watch::Receiver<Option<String>> {
         self.inner.list_error.subscribe()
     }
 
     /// Reports whether a list was ever completed. If so, an object that is not in the store did not exist at that
     /// time.
-    #[must_use]
     pub fn was_listed(&self) -> bool {
         self.inner.was_listed.load(Ordering::Relaxed)
     }
 
     /// Reports whether the watched namespace is known not to exist, so that nothing can be in it.
-    #[must_use]
     pub fn lacks_namespace(&self) -> bool {
         self.inner.lacks_namespace.load(Ordering::Relaxed)
     }
 
     /// Returns the watched kind.
-    #[must_use]
     pub fn kind(&self) -> &Kind {
         &self.inner.scope.kind
     }
 
     /// Returns the watched namespace; `None` for all.
-    #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.inner.scope.namespace.as_deref()
     }
@@ -396,14 +382,12 @@ impl Reflector {
     }
 
     /// Returns one object as last known.
-    #[must_use]
     pub fn get(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         let kept = self.inner.read().get(name)?;
         Some(self.inner.tree(name, &kept))
     }
 
     /// Returns one object as last known, with its managed fields if a host applied it.
-    #[must_use]
     pub fn get_managed(
         &self,
         name: &NamespacedName,
@@ -417,33 +401,28 @@ impl Reflector {
     }
 
     /// Reports whether an object is known.
-    #[must_use]
     pub fn contains(&self, name: &NamespacedName) -> bool {
         self.inner.read().get(name).is_some()
     }
 
     /// Returns the number of objects.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.inner.read().count()
     }
 
     /// Returns the names of all objects, in no particular order.
-    #[must_use]
     pub fn names(&self) -> Vec<NamespacedName> {
         self.inner.read().iter().map(|(name, _)| name).collect()
     }
 
     /// Returns the controller owners of the objects that concern the host, in no particular order: each with the
     /// namespaces of its dependents.
-    #[must_use]
     pub fn owners(&self) -> Vec<(OwnerReference, BTreeSet<Option<String>>)> {
         self.inner.read().owners()
     }
 
     /// Returns the objects that refer to a parent by owner reference or by annotation, sorted by name. The caller
     /// must still verify that the parent owns them.
-    #[must_use]
     pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
         let found = self.inner.read().referring_to(uid, &parent.to_string());
         let trees = found.into_iter();
@@ -453,7 +432,6 @@ impl Reflector {
     }
 
     /// Returns the objects of a namespace (or of all) that match a selector, sorted by name.
-    #[must_use]
     pub fn select(&self, namespace: Option<&str>, selector: &Selector) -> Vec<Arc<DynamicObject>> {
         // The store is not locked while labels are read: that takes long for many objects.
         let mut picked: Vec<_> = {

@@ -134,13 +134,11 @@ impl Connection {
 
     /// Returns the namespace of the pod that this process runs in. `None` outside of a cluster, since the namespace
     /// of a kubeconfig is only its user's default.
-    #[must_use]
     pub fn pod_namespace(&self) -> Option<&str> {
         self.is_in_pod.then_some(&*self.default_namespace)
     }
 
     /// Returns the URL of the API server.
-    #[must_use]
     pub fn server(&self) -> Uri {
         self.access.current().config.cluster_url.clone()
     }
@@ -173,7 +171,6 @@ impl Connection {
     }
 
     /// Returns since when the API server has done nothing for this host; `None` when the last request succeeded.
-    #[must_use]
     pub fn unreached(&self) -> Option<Unreached> {
         self.reach.unreached()
     }
@@ -269,14 +266,12 @@ pub struct WriterFactory {
 
 impl WriterFactory {
     /// Returns the term during which its writers may write.
-    #[must_use]
     pub fn term(&self) -> &Term {
         &self.term
     }
 
     /// Creates the limits for the writes of one more controller: its own rate, and its part of the writes that all
     /// controllers may send at the same time.
-    #[must_use]
     pub fn write_limits(&self, pace: Pace) -> WriteLimits {
         WriteLimits::new(pace, self.connection.writes.join())
     }

@@ -41,7 +41,6 @@ pub struct ResolvedKind {
 
 impl ResolvedKind {
     /// Returns the name of the kind's CustomResourceDefinition, if it has one.
-    #[must_use]
     pub fn definition_name(&self) -> String {
         format!("{}.{}", self.api.plural, self.api.group)
     }
@@ -76,7 +75,6 @@ pub enum KindError {
 
 impl KindError {
     /// Returns the delay before the next request that the API server asks for.
-    #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Unknown(_) | Self::NotDefined(_) => None,
@@ -156,7 +154,6 @@ impl Resolved {
     }
 
     /// Reports whether every kind that was answered for is served as before.
-    #[must_use]
     pub fn serves_the_same(&self, before: &Self) -> bool {
         let others = before.others.iter();
         let others = others.filter(|(kind, _)| !self.unanswered.contains_key(*kind));
@@ -168,7 +165,6 @@ impl Resolved {
 pub type Changes = HashMap<String, u64>;
 
 /// Returns the kind of the Controllers of the cluster.
-#[must_use]
 pub fn controllers() -> ResolvedKind {
     let kind = GroupVersionKind::gvk(object::GROUP, object::VERSION, object::KIND);
     ResolvedKind {
@@ -193,7 +189,6 @@ pub struct Discovery {
 
 impl Discovery {
     /// Creates an empty cache and sends no request.
-    #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
@@ -386,7 +381,6 @@ impl Discovery {
     }
 
     /// Returns a receiver that changes whenever [`Discovery::changed`] is called.
-    #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Changes> {
         self.changes.subscribe()
     }

@@ -79,7 +79,6 @@ struct Queued {
 
 impl Events {
     /// Creates the queue of the Events about elections. `instance` identifies the replica, for example by the pod's name.
-    #[must_use]
     pub fn new(writer: Writer, instance: String, metrics: Arc<Metrics>) -> Self {
         let shared = Shared {
             instance,
@@ -91,7 +90,6 @@ impl Events {
     }
 
     /// Creates the queue of another controller. Events that are not written before the writer's term ends are dropped.
-    #[must_use]
     pub fn of(&self, controller: &str, writer: Writer) -> Self {
         Self::start(controller, writer, Arc::clone(&self.shared))
     }

@@ -20,7 +20,6 @@ pub type ByNamespace = BTreeMap<String, Arc<Reflector>>;
 
 impl KindReflectors {
     /// Creates one watch over all namespaces, or of a cluster-scoped kind.
-    #[must_use]
     pub fn everywhere(watch: Arc<Reflector>) -> Self {
         Self {
             everywhere: Some(watch),
@@ -29,7 +28,6 @@ impl KindReflectors {
     }
 
     /// Creates one watch per namespace.
-    #[must_use]
     pub fn by_namespace(watches: ByNamespace) -> Self {
         Self {
             everywhere: None,
@@ -38,7 +36,6 @@ impl KindReflectors {
     }
 
     /// Returns the names of all objects of all watches, in no particular order.
-    #[must_use]
     pub fn names(&self) -> Vec<NamespacedName> {
         self.all().iter().flat_map(|watch| watch.names()).collect()
     }
@@ -65,7 +62,6 @@ impl KindReflectors {
     }
 
     /// Returns the watches per namespace; `None` when one watch covers all.
-    #[must_use]
     pub fn namespaces(&self) -> Option<ByNamespace> {
         let by_namespace = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
         self.everywhere.is_none().then(|| by_namespace.clone())
@@ -77,7 +73,6 @@ impl KindReflectors {
     }
 
     /// Returns an object by its name.
-    #[must_use]
     pub fn get(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         self.of(name.namespace.as_deref())?.get(name)
     }

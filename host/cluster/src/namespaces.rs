@@ -60,7 +60,6 @@ impl Namespaces {
     }
 
     /// Reports whether a namespace is known to be terminating.
-    #[must_use]
     pub fn is_terminating(&self, namespace: &str) -> bool {
         let is_refused = lock(&self.refused)
             .get(namespace)

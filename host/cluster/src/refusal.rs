@@ -203,7 +203,6 @@ fn values(secret: &Value) -> Vec<String> {
 }
 
 /// Reports whether the authorizer refused, by its own message or by the one that the client of a resource completes.
-#[must_use]
 pub fn is_missing_permission(message: &str) -> bool {
     message.contains("User \"") || message.contains(": the host cannot ")
 }

@@ -69,7 +69,6 @@ impl<S: Source> Renewed<S> {
     }
 
     /// Returns the value of the files, as they were at most a second ago. Without a change it is the same one.
-    #[must_use]
     pub fn current(&self) -> Arc<S::Value> {
         let mut state = lock(&self.state);
         if state.compared.elapsed() >= PERIOD {

@@ -56,7 +56,6 @@ pub struct ResourceClient<'a> {
 
 impl<'a> ResourceClient<'a> {
     /// Creates a client for one resource. Sends no request.
-    #[must_use]
     pub const fn new(writer: &'a Writer, resource: &'a ResolvedKind) -> Self {
         Self { writer, resource }
     }

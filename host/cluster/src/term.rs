@@ -38,13 +38,11 @@ impl Inner {
 
 impl Term {
     /// Creates the term of a host that does not share the cluster with other hosts: it never ends.
-    #[must_use]
     pub const fn endless() -> Self {
         Self(None)
     }
 
     /// Creates a term that is not held yet.
-    #[must_use]
     pub fn elected() -> Self {
         Self(Some(Arc::new(Inner {
             start: Instant::now(),
@@ -56,13 +54,11 @@ impl Term {
     }
 
     /// Whether this term is subject to leader election.
-    #[must_use]
     pub const fn is_elected(&self) -> bool {
         self.0.is_some()
     }
 
     /// Whether a write may be sent now.
-    #[must_use]
     pub fn holds(&self) -> bool {
         self.0
             .as_ref()
@@ -71,7 +67,6 @@ impl Term {
 
     /// Returns how long a write that is sent now may take until another replica may begin; `None` when
     /// nothing may be sent.
-    #[must_use]
     pub fn allowance(&self) -> Option<Duration> {
         match &self.0 {
             None => Some(Duration::MAX),
@@ -99,7 +94,6 @@ impl Term {
     }
 
     /// Reports whether this replica leads and may write.
-    #[must_use]
     pub fn leads(&self) -> bool {
         self.0.as_ref().is_none_or(|inner| *inner.leads.borrow()) && self.holds()
     }
@@ -144,7 +138,6 @@ impl Term {
     }
 
     /// Whether no controller works in this term.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.0
             .as_ref()

@@ -13,7 +13,6 @@ pub struct BackoffConfig {
 
 /// Returns the delay after this many consecutive failures: doubled each time up to the maximum, then shortened by
 /// up to a quarter at random, so that objects that failed together are not all retried together.
-#[must_use]
 pub fn delay(config: &BackoffConfig, failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(31);
     let full = config.initial.saturating_mul(1 << doublings).min(config.max);
@@ -21,7 +20,6 @@ pub fn delay(config: &BackoffConfig, failures: u32) -> Duration {
 }
 
 /// Shortens a time at random by up to this fraction, so that tasks that began together drift apart.
-#[must_use]
 pub fn jittered(time: Duration, part: f64) -> Duration {
     // Without randomness there is no jitter, which is no reason to fail.
     let random = f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX);
@@ -32,7 +30,6 @@ pub fn jittered(time: Duration, part: f64) -> Duration {
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Returns the delay that the API server asks for, with jitter that is added to it.
-#[must_use]
 pub fn at_least(asked: Duration) -> Duration {
     let asked = asked.min(MAX_RETRY_AFTER);
     asked + jittered(asked / 2, 1.0)

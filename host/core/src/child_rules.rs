@@ -37,7 +37,6 @@ pub struct Scope<'a> {
 
 impl Scope<'_> {
     /// Returns the namespace in which a parent has its children: its own, or the one that it is.
-    #[must_use]
     pub fn home<'b>(self, name: &'b str, namespace: Option<&'b str>) -> Option<&'b str> {
         match is_namespace(self.parent) {
             true => Some(name),
@@ -48,14 +47,12 @@ impl Scope<'_> {
 
 impl ChildRules {
     /// Reports whether the plugin may make namespaces. A cluster-scoped parent may have children in those that it has made.
-    #[must_use]
     pub fn makes_namespaces(&self) -> bool {
         self.children.keys().any(is_namespace)
     }
 
     /// Returns the namespaces besides the parents' own in which children may be and objects may be read; `None` when only the
     /// cluster knows them.
-    #[must_use]
     pub fn other_names(&self) -> Option<&BTreeSet<String>> {
         self.other_namespaces.names().filter(|_| !self.makes_namespaces())
     }
@@ -86,7 +83,6 @@ pub enum Removal {
 
 impl Removal {
     /// Returns what happens to children of a kind unless the configuration says otherwise.
-    #[must_use]
     pub fn default_for(kind: &Kind) -> Self {
         if kind.api_version == "v1" && kind.kind == "PersistentVolumeClaim" {
             Self::Retain

@@ -11,7 +11,6 @@ pub fn now() -> Timestamp {
 }
 
 /// Drops the fraction of a second. Rounded up, the time would be in the future, and a plugin would act too early.
-#[must_use]
 pub fn whole_seconds(time: Timestamp) -> Timestamp {
     let down = TimestampRound::new()
         .smallest(Unit::Second)
@@ -21,7 +20,6 @@ pub fn whole_seconds(time: Timestamp) -> Timestamp {
 
 /// Returns the time since the machine was started, also while it was suspended. Nobody sets this clock, so it measures what
 /// passes when the clock that tells the time is set.
-#[must_use]
 pub fn since_boot() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = ClockId::Boottime;

@@ -12,13 +12,11 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// Computes the digest of a file's contents.
-    #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
     /// Returns the first 12 hexadecimal digits, for display.
-    #[must_use]
     pub fn short(&self) -> String {
         hex(&self.0[..6])
     }
@@ -73,7 +71,6 @@ impl fmt::Debug for Digest {
 }
 
 /// Returns bytes as hexadecimal digits.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
     bytes
@@ -108,7 +105,6 @@ impl Prefix {
     }
 
     /// Whether a digest begins with this prefix.
-    #[must_use]
     pub fn matches(&self, digest: &Digest) -> bool {
         digest
             .to_string()

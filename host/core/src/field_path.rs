@@ -20,7 +20,6 @@ pub enum Step {
 
 impl FieldPath {
     /// Returns the steps from the root of the object.
-    #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.0
     }

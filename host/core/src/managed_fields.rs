@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 use super::field_path::{FieldPath, Step};
 
 /// Returns what a manager owns by its applies; `None` when it has applied nothing.
-#[must_use]
 pub fn applied_by<'a>(managed: &'a [ManagedFieldsEntry], manager: &str) -> Option<&'a Value> {
     managed
         .iter()
@@ -21,14 +20,12 @@ pub fn applied_by<'a>(managed: &'a [ManagedFieldsEntry], manager: &str) -> Optio
 }
 
 /// Reports whether an entry is that of a manager's applies.
-#[must_use]
 pub fn is_apply_of(entry: &ManagedFieldsEntry, manager: &str) -> bool {
     let is_whole = entry.subresource.as_deref().unwrap_or_default().is_empty();
     entry.manager.as_deref() == Some(manager) && entry.operation.as_deref() == Some("Apply") && is_whole
 }
 
 /// Returns the fields of an entry.
-#[must_use]
 pub fn fields(entry: &ManagedFieldsEntry) -> Option<&Value> {
     entry.fields_v1.as_ref().map(|fields| &fields.0)
 }
@@ -44,7 +41,6 @@ pub fn below(place: &Value) -> impl Iterator<Item = (&String, &Value)> {
 
 /// Returns the parts of a value that the entry `ours` contains and none of the entries `others`; `None` when there are
 /// none.
-#[must_use]
 pub fn owned_part(value: &Value, ours: &Value, others: &[&Value]) -> Option<Value> {
     let has_parts = below(ours).next().is_some();
     let others_in =
@@ -89,7 +85,6 @@ pub struct Elements<'a> {
 
 impl<'a> Elements<'a> {
     /// Reads the elements below a place in an entry.
-    #[must_use]
     pub fn of(place: &'a Value) -> Self {
         let below: Vec<_> = below(place).collect();
         let mut positions = HashMap::new();
@@ -109,20 +104,17 @@ impl<'a> Elements<'a> {
     }
 
     /// Reports whether the elements are recognized by keys, not by their values.
-    #[must_use]
     pub fn are_keyed(&self) -> bool {
         !self.keys.is_empty()
     }
 
     /// Returns the name at a position, and what is owned of its element.
-    #[must_use]
     pub fn at(&self, position: usize) -> (&'a str, &'a Value) {
         let (name, place) = self.below[position];
         (name, place)
     }
 
     /// Returns the position of a name that denotes this list element.
-    #[must_use]
     pub fn find(&self, element: &Value) -> Option<usize> {
         let by_key = self.keys.iter().filter_map(|keys| {
             let key = Value::Object(picked(element, keys)?);
@@ -134,7 +126,6 @@ impl<'a> Elements<'a> {
 
     /// Returns the position of each element's name. An element that leaves out a key has its default there, so it is
     /// denoted by a name that no other element has.
-    #[must_use]
     pub fn assign(&self, elements: &[Value]) -> Vec<Option<usize>> {
         let mut assigned: Vec<_> = elements.iter().map(|element| self.find(element)).collect();
         if !assigned.contains(&None) {
@@ -217,7 +208,6 @@ pub struct FieldWriter {
 }
 
 /// Reports whether a manager wrote only the status. Before Kubernetes 1.22, entries do not name the subresource.
-#[must_use]
 pub fn is_only_status(entry: &ManagedFieldsEntry) -> bool {
     let fields = fields(entry).and_then(Value::as_object);
     entry.subresource.as_deref() == Some("status")
@@ -226,7 +216,6 @@ pub fn is_only_status(entry: &ManagedFieldsEntry) -> bool {
 
 /// Returns the field manager other than `own` that owns a field. If none does, for example because it removed the
 /// field, returns the one that last changed more than the status since `own` applied the object; `None` when nobody did.
-#[must_use]
 pub fn other_writer(managed: &[ManagedFieldsEntry], path: &FieldPath, own: &str) -> Option<FieldWriter> {
     let is_owner = |entry: &ManagedFieldsEntry| fields(entry).is_some_and(|fields| owns(fields, path));
     let time = |entry: &ManagedFieldsEntry| entry.time.as_ref().map(|time| time.0);

@@ -11,13 +11,11 @@ pub struct NamespacePatterns(BTreeSet<String>);
 
 impl NamespacePatterns {
     /// Returns the pattern that every namespace matches.
-    #[must_use]
     pub fn every() -> Self {
         Self::from_iter(["*".to_owned()])
     }
 
     /// Reports whether a namespace is named or matches a pattern.
-    #[must_use]
     pub fn contains(&self, namespace: &str) -> bool {
         self.0.contains(namespace) || self.patterns().any(|pattern| matches(pattern, namespace))
     }
@@ -28,13 +26,11 @@ impl NamespacePatterns {
     }
 
     /// Returns the names; `None` when there is a pattern, so that nobody knows all names in advance.
-    #[must_use]
     pub fn names(&self) -> Option<&BTreeSet<String>> {
         self.patterns().next().is_none().then_some(&self.0)
     }
 
     /// Reports whether every namespace matches, those of Kubernetes and of the host included.
-    #[must_use]
     pub fn has_every(&self) -> bool {
         self.patterns()
             .any(|pattern| pattern.bytes().all(|byte| byte == b'*'))
@@ -46,7 +42,6 @@ impl NamespacePatterns {
     }
 
     /// Reports whether there is neither a name nor a pattern.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

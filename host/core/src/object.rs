@@ -75,7 +75,6 @@ pub const DEFINITION_VERSION_ANNOTATION: &str = "operator-host.dev/definition-ve
 
 /// Reports whether an object could not be read: then only its metadata are known. A cache that does not keep every
 /// object of the kind knows this only of objects with the label of a controller.
-#[must_use]
 pub fn is_unreadable(object: &DynamicObject) -> bool {
     object.data.is_null()
 }
@@ -111,7 +110,6 @@ pub fn remove_nulls(fields: &mut Map<String, Value>) {
 }
 
 /// Returns the kind of an object, with empty texts where the object lacks it.
-#[must_use]
 pub fn kind_of(object: &Value) -> Kind {
     let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
     Kind::new(text("apiVersion"), text("kind"))
@@ -174,25 +172,21 @@ pub fn kind_for_kubectl(group: &str, kind: &str) -> String {
 
 /// Returns the annotation that records the live version of a controller's plugin. `installation` is a namespace, and
 /// distinguishes hosts in one cluster.
-#[must_use]
 pub fn live_annotation(installation: &str, controller: &str) -> String {
     format!("{installation}{LIVE_DOMAIN}/{controller}")
 }
 
 /// Returns the annotation that records which parents have a new version already, as [`live_annotation`].
-#[must_use]
 pub fn stage_annotation(installation: &str, controller: &str) -> String {
     format!("{installation}.stage{LIVE_DOMAIN}/{controller}")
 }
 
 /// Returns the annotation that records which controller reconciles the kind, as [`live_annotation`].
-#[must_use]
 pub fn holder_annotation(installation: &str) -> String {
     format!("{installation}.holder{LIVE_DOMAIN}/controller")
 }
 
 /// Reports whether an annotation of a definition promotes, pins or records a plugin version.
-#[must_use]
 pub fn is_about_versions(annotation: &str) -> bool {
     let is_record = |annotation: &str| {
         let prefix = annotation.split_once('/').map(|(prefix, _)| prefix);
@@ -202,7 +196,6 @@ pub fn is_about_versions(annotation: &str) -> bool {
 }
 
 /// Returns the token of a list's next page; `None` on the last page, where it may also be empty.
-#[must_use]
 pub fn next_page(list: &ListMeta) -> Option<String> {
     list.continue_.clone().filter(|token| !token.is_empty())
 }
@@ -218,7 +211,6 @@ pub struct NamespacedName {
 
 impl NamespacedName {
     /// Returns the name of an object from the API server.
-    #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
         Self {
             namespace: object.metadata.namespace.clone(),
@@ -227,7 +219,6 @@ impl NamespacedName {
     }
 
     /// Parses `namespace/name` or `name`.
-    #[must_use]
     pub fn parse(text: &str) -> Self {
         match text.split_once('/') {
             Some((namespace, name)) => Self {
@@ -259,7 +250,6 @@ const MAX_NAME: usize = 253;
 /// redirect a request to another object or add a query.
 ///
 /// Source: RFC 3986, `pchar` without percent-encoding; Kubernetes, "Object Names and IDs", path segment names.
-#[must_use]
 pub fn name_problem(name: &str) -> Option<String> {
     problem_of_name(name, |c| {
         c.is_ascii_alphanumeric() || "-._~:@!$&'()*+,;=".contains(c)
@@ -281,13 +271,11 @@ fn problem_of_name(name: &str, is_fine: impl Fn(char) -> bool) -> Option<String>
 /// path, [escaped](escaped_name) there. The names of roles and bindings may have spaces, `?` and letters of any language.
 ///
 /// Source: Kubernetes, "Object Names and IDs", path segment names.
-#[must_use]
 pub fn object_name_problem(name: &str) -> Option<String> {
     problem_of_name(name, |c| !matches!(c, '/' | '%') && !c.is_control())
 }
 
 /// Escapes an object's name for a request path.
-#[must_use]
 pub fn escaped_name(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -305,7 +293,6 @@ pub fn escaped_name(name: &str) -> String {
 /// Reports whether a text can be a key of a ConfigMap.
 ///
 /// Source: Kubernetes, `IsConfigMapKey`.
-#[must_use]
 pub fn is_config_map_key(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !text.is_empty() && text.chars().all(is_plain) && text != "." && !text.starts_with("..")
@@ -322,7 +309,6 @@ pub struct ChildRef {
 
 impl ChildRef {
     /// Returns the key of an object that contains its type.
-    #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
         let types = object.types.clone().unwrap_or_default();
         Self {
@@ -334,7 +320,6 @@ impl ChildRef {
 
 impl ChildRef {
     /// Returns the identity of the object, which is the same in every version.
-    #[must_use]
     pub fn identity(&self) -> Identity {
         Identity {
             group: self.kind.group().to_owned(),
@@ -369,13 +354,11 @@ impl fmt::Display for ChildRef {
 }
 
 /// Reports whether a kind is that of namespaces.
-#[must_use]
 pub fn is_namespace(kind: &Kind) -> bool {
     kind.api_version == "v1" && kind.kind == "Namespace"
 }
 
 /// Returns the owner reference with `controller: true`.
-#[must_use]
 pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
     object
         .metadata
@@ -396,13 +379,11 @@ pub fn group_of(api_version: &str) -> &str {
 }
 
 /// Returns the value of a label.
-#[must_use]
 pub fn label<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
     object.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
 /// Returns the controller whose apply of more than a status this entry is.
-#[must_use]
 pub fn controller_of_entry(entry: &ManagedFieldsEntry) -> Option<&str> {
     let manager = entry.manager.as_deref()?;
     let controller = manager.strip_prefix(FIELD_MANAGER_PREFIX)?;
@@ -411,7 +392,6 @@ pub fn controller_of_entry(entry: &ManagedFieldsEntry) -> Option<&str> {
 
 /// Returns the name of the controller that made an object, as its label says. A policy at admission may remove or rewrite the
 /// label: where the field managers contradict it, they are believed.
-#[must_use]
 pub fn maker(object: &DynamicObject) -> Option<&str> {
     let label = label(object, CONTROLLER_LABEL);
     let entries = object.metadata.managed_fields.iter().flatten();
@@ -424,13 +404,11 @@ pub fn maker(object: &DynamicObject) -> Option<&str> {
 }
 
 /// Returns the value of an annotation.
-#[must_use]
 pub fn annotation<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
     object.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// Reports whether an object was deleted and waits for finalizers or its grace period.
-#[must_use]
 pub fn is_terminating(object: &DynamicObject) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }
@@ -438,7 +416,6 @@ pub fn is_terminating(object: &DynamicObject) -> bool {
 /// Returns the resource version as a number, which is comparable within one kind; `None` when it is not a number.
 ///
 /// Source: Kubernetes API concepts, "Resource versions"; all known storage back ends use decimal numbers.
-#[must_use]
 pub fn version(object: &DynamicObject) -> Option<u128> {
     object.metadata.resource_version.as_deref()?.parse().ok()
 }
@@ -460,7 +437,6 @@ pub fn slim(object: &mut DynamicObject) {
 /// any text, and a definition that checks reasons would refuse the whole status. One that is valid stays as it is.
 ///
 /// Source: `metav1.Condition`, the pattern `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`.
-#[must_use]
 pub fn conventional_reason(text: &str, max: usize) -> String {
     let mut reason = String::new();
     let mut begins_word = false;
@@ -486,7 +462,6 @@ pub fn conventional_reason(text: &str, max: usize) -> String {
 const NO_REASON: &str = "Unspecified";
 
 /// Returns a short SHA-256 of the value's JSON text: 16 hexadecimal digits.
-#[must_use]
 pub fn fingerprint(value: &impl Serialize) -> String {
     // A `Value` and a `DynamicObject` have string keys only, so serialization never fails.
     let text = serde_json::to_vec(value).unwrap_or_default();
@@ -494,7 +469,6 @@ pub fn fingerprint(value: &impl Serialize) -> String {
 }
 
 /// Returns how many bytes the value's JSON text has at least: without escapes, and one for each number. Reads no text.
-#[must_use]
 pub fn least_size(fields: &Map<String, Value>) -> usize {
     fn of(value: &Value) -> usize {
         match value {

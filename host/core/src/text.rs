@@ -26,7 +26,6 @@ pub fn printable(text: &str) -> String {
 }
 
 /// Truncates the text to at most `max` bytes (at least 3) at a character boundary, and appends `…` if it was cut.
-#[must_use]
 pub fn shorten(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();
@@ -36,7 +35,6 @@ pub fn shorten(text: &str, max: usize) -> String {
 }
 
 /// Decodes base64 in the standard or the URL alphabet, as DSSE allows both. Line breaks are ignored.
-#[must_use]
 pub fn base64(text: &str) -> Option<Vec<u8>> {
     let text: String = text.split_whitespace().collect();
     let text = text.replace('-', "+").replace('_', "/");

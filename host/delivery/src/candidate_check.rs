@@ -49,7 +49,6 @@ impl Orders {
     }
 
     /// Reports whether this version is pinned.
-    #[must_use]
     pub fn pins(&self, digest: &Digest) -> bool {
         self.pin.as_ref().is_some_and(|prefix| prefix.matches(digest))
     }
@@ -77,7 +76,6 @@ pub struct HeldBack {
 impl HeldBack {
     /// Creates a reason without advice and differences. `summary` says nothing about single objects: the message names the first
     /// of them.
-    #[must_use]
     pub fn new(reason: &'static str, summary: String, objects: Vec<Blamed>) -> Self {
         let message = match objects.first() {
             Some(first) if first.message != summary => {

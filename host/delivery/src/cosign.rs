@@ -84,7 +84,6 @@ struct Image {
 
 impl CosignSignature {
     /// Parses the document of [`CosignSignature::document`]. Returns `None` for any other text.
-    #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = Some(text).filter(|text| text.len() <= SIGNATURE_LIMIT)?;
         serde_json::from_slice::<Document>(text)
@@ -93,14 +92,12 @@ impl CosignSignature {
     }
 
     /// Returns the document in which the host keeps the signature.
-    #[must_use]
     pub fn document(self) -> Vec<u8> {
         // Bytes can always be written.
         serde_json::to_vec(&Document { cosign: self }).unwrap_or_default()
     }
 
     /// Whether it is a signature of this signer.
-    #[must_use]
     pub fn is_signed_by(&self, signer: &Signer) -> bool {
         match (&self.form, signer) {
             (Form::Simple { payload, signature }, Signer::Key(key)) => key.verifies(&payload.0, &signature.0),

@@ -63,7 +63,6 @@ pub enum Why {
 
 impl Why {
     /// Returns it in words.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::First => "the first",
@@ -87,7 +86,6 @@ pub struct History {
 
 impl History {
     /// Creates the history in the folder of these versions, and reads it. Blocks.
-    #[must_use]
     pub fn within(versions: Arc<Versions>) -> Self {
         Self {
             entries: Mutex::new(versions.history()),
@@ -146,7 +144,6 @@ impl History {
     }
 
     /// Returns all entries, the newest first.
-    #[must_use]
     pub fn entries(&self) -> Vec<HistoryEntry> {
         lock(&self.entries).clone()
     }

@@ -71,7 +71,6 @@ impl Versions {
     }
 
     /// Returns all versions, last live first.
-    #[must_use]
     pub fn list(&self) -> Vec<KeptVersion> {
         self.load::<Record>(RECORD).versions
     }
@@ -92,7 +91,6 @@ impl Versions {
     }
 
     /// Returns the last version that matches the pin.
-    #[must_use]
     pub fn find(&self, pin: &Prefix) -> Option<KeptVersion> {
         let matches =
             |kept: &KeptVersion| Digest::from_str(&kept.digest).is_ok_and(|digest| pin.matches(&digest));

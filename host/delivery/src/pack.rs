@@ -42,7 +42,6 @@ impl Compression {
     pub const ALL: [Self; 3] = [Self::None, Self::Zstd, Self::Gzip];
 
     /// Returns the suffix of the file name, after the plugin's name.
-    #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::None => "",
@@ -52,7 +51,6 @@ impl Compression {
     }
 
     /// Determines the compression from the suffix of a file name.
-    #[must_use]
     pub fn of(file: &std::path::Path) -> Self {
         let suffix = file.extension().and_then(std::ffi::OsStr::to_str);
         match suffix {

@@ -47,7 +47,6 @@ pub enum Live {
 
 impl Live {
     /// Returns the version that is called; `None` when there is none.
-    #[must_use]
     pub const fn plugin(&self) -> Option<&Plugin> {
         match self {
             Self::Plugin(plugin) => Some(plugin),
@@ -121,7 +120,6 @@ pub struct Slot {
 
 impl Slot {
     /// Creates an empty slot, and the receiver that the controller reads. A version becomes live when it is proved.
-    #[must_use]
     pub fn new(
         runtime: Runtime,
         expected: Expected,
@@ -152,7 +150,6 @@ impl Slot {
     }
 
     /// Returns the same slot with other requirements: the live version stays until another one meets them.
-    #[must_use]
     pub fn expecting(&self, expected: Expected) -> Self {
         let file = expected.location.to_string();
         self.report.send_modify(|report| {
@@ -186,19 +183,16 @@ impl Slot {
     }
 
     /// Returns the requirements for its plugin.
-    #[must_use]
     pub fn expected(&self) -> &Expected {
         &self.expected
     }
 
     /// Returns the report about the plugin.
-    #[must_use]
     pub fn report(&self) -> watch::Receiver<PluginReport> {
         self.report.subscribe()
     }
 
     /// Returns which versions were live.
-    #[must_use]
     pub fn history(&self) -> Arc<History> {
         Arc::clone(&self.history)
     }

@@ -54,7 +54,6 @@ pub struct Filled {
 impl PluginSources {
     /// `config_maps` is the folder of the ConfigMaps that the host reads itself, and `pulled` that of plugins from registries;
     /// `metrics` has the requests to registries.
-    #[must_use]
     pub fn new(config_maps: PathBuf, pulled: PathBuf, metrics: Arc<Metrics>) -> Self {
         Self {
             transports: Arc::new(Transports::new(metrics)),

@@ -47,7 +47,6 @@ pub fn hide(diff: &mut String) {
 
 impl PluginReport {
     /// Returns the problems while a version is live: of the plugin's file, of the registry that it comes from, and of a pin.
-    #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let file = self.candidate.as_ref().and_then(|it| match it.state {
             CandidateState::Refused => Some(it.message.clone()),
@@ -136,7 +135,6 @@ pub struct CandidateVersion {
 impl CandidateVersion {
     /// Returns the message without what is said about single objects. A Controller has no namespace, so those who may read it may not
     /// be allowed to see them, and what a plugin says about one may contain anything that is in it.
-    #[must_use]
     pub fn without_objects(&self) -> &str {
         match self.summary.as_str() {
             "" => &self.message,
@@ -184,7 +182,6 @@ pub enum CandidateState {
 
 impl CandidateState {
     /// Returns the state in words.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Proving => "proving",
@@ -209,7 +206,6 @@ pub struct KeptVersion {
 
 impl KeptVersion {
     /// Creates the entry for a version that becomes live now.
-    #[must_use]
     pub fn of(plugin: &Plugin) -> Self {
         Self {
             digest: plugin.digest().to_string(),

@@ -398,7 +398,6 @@ fn forms(plugin: &Path) -> impl Iterator<Item = (PathBuf, Option<Compression>)> 
 }
 
 /// Whether a file exists that could be this plugin, in any form.
-#[must_use]
 pub fn is_there(plugin: &Path) -> bool {
     forms(plugin).any(|(path, _)| path.is_file())
 }

@@ -71,7 +71,6 @@ impl Statement {
     }
 
     /// Returns the envelope with one signature: the contents of the file `<plugin>.sig`.
-    #[must_use]
     pub fn sign(&self, key: &SigningKey) -> Vec<u8> {
         let payload = self.to_json().to_string().into_bytes();
         let signature = key.sign(&pae(PAYLOAD_TYPE, &payload));
@@ -166,7 +165,6 @@ impl Envelope {
     }
 
     /// Whether one of the signatures was created with this key.
-    #[must_use]
     pub fn is_signed_by(&self, key: &PublicKey) -> bool {
         let signed = pae(PAYLOAD_TYPE, &self.payload);
         self.signatures

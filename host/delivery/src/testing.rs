@@ -3,7 +3,6 @@
 use operator_host_contract::{ContractVersion, Description, Kind};
 
 /// Returns the description of a plugin that makes nothing.
-#[must_use]
 pub fn describing(name: &str, version: &str, parent: Kind) -> Description {
     Description {
         contract: ContractVersion::V1,
@@ -21,7 +20,6 @@ pub fn describing(name: &str, version: &str, parent: Kind) -> Description {
 }
 
 /// Returns bytes that cannot be compressed.
-#[must_use]
 pub fn noise(len: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {

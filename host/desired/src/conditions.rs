@@ -99,7 +99,6 @@ pub const LONGEST_MESSAGE: usize = 32 << 10;
 
 impl Reason {
     /// Creates a reason and truncates overlong parts.
-    #[must_use]
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             reason: conventional_reason(&reason.into(), MAX_REASON),
@@ -108,13 +107,11 @@ impl Reason {
     }
 
     /// Creates the reason why not every child is applied: one comes after another that is not ready.
-    #[must_use]
     pub fn waiting(why: impl Into<String>) -> Self {
         Reason::new("WaitingForChild", why)
     }
 
     /// Creates the reason why a deleted parent stays: its cleanup succeeded but is not done.
-    #[must_use]
     pub fn cleaning_up(finalizer: &str) -> Self {
         let message = format!(
             "it is being deleted and keeps the finalizer {finalizer} until the plugin's cleanup says that it is done"
@@ -127,7 +124,6 @@ impl Reason {
 ///
 /// `fields` are the plugin's. When it gave none or could not be asked, they are `None` and the current fields stay.
 /// The same applies to `conditions`.
-#[must_use]
 pub fn desired(
     parent: &DynamicObject,
     fields: Option<&Map<String, Value>>,
@@ -159,7 +155,6 @@ pub struct StatusUpdate<'a> {
 
 impl<'a> StatusUpdate<'a> {
     /// Returns an update of the host's own conditions: what the plugin gave stays.
-    #[must_use]
     pub const fn of_host(verdict: &'a Verdict) -> Self {
         Self {
             fields: None,
@@ -408,7 +403,6 @@ pub fn labels(status: &Map<String, Value>) -> (Vec<(&'static str, &'static str)>
 }
 
 /// Returns the status of a parent; an empty one if it has none.
-#[must_use]
 pub fn current(parent: &DynamicObject) -> &Map<String, Value> {
     static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
     parent
@@ -440,7 +434,6 @@ fn existing(status: &Map<String, Value>) -> impl Iterator<Item = Condition> {
 }
 
 /// Returns a condition with the time since when it has its status. `current` is the status that has it, or not.
-#[must_use]
 pub fn render(
     condition: &Condition,
     current: &Map<String, Value>,

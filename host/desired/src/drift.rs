@@ -88,7 +88,6 @@ fn within(
 ///
 /// `live` is the object with these `managed` fields, and `body` what the manager last applied to it. Without an entry of
 /// the manager, the path is that of the entries.
-#[must_use]
 pub fn drift(
     managed: &[ManagedFieldsEntry],
     manager: &str,

@@ -35,7 +35,6 @@ struct Entry {
 
 impl Record {
     /// Returns the record of a parent; an empty one if it has none.
-    #[must_use]
     pub fn of(parent: &DynamicObject) -> Self {
         let uid = parent.uid().unwrap_or_default();
         let record = annotation(parent, RECORD_ANNOTATION).and_then(|text| serde_json::from_str(text).ok());
@@ -47,7 +46,6 @@ impl Record {
     }
 
     /// Reports whether this very Secret was generated.
-    #[must_use]
     pub fn has(&self, secret: &DynamicObject) -> bool {
         let entry = self.secrets.get(&secret.name_any());
         entry.is_some_and(|entry| secret.metadata.uid.as_ref() == Some(&entry.uid))
@@ -69,7 +67,6 @@ impl Record {
     }
 
     /// Returns the annotation's value; `None` for an empty record.
-    #[must_use]
     pub fn text(&self) -> Option<String> {
         // It has string keys only, so serialization never fails.
         (!self.secrets.is_empty()).then(|| serde_json::to_string(self).unwrap_or_default())
@@ -104,7 +101,6 @@ impl Record {
 
 /// Returns why a Secret must not be generated: it was, and its values are lost. `None` where nothing is lost, or the parent
 /// orders new values.
-#[must_use]
 pub fn lost(
     parent: &DynamicObject,
     wanted: &GeneratedSecret,
@@ -127,7 +123,6 @@ pub fn lost(
 }
 
 /// Reports whether a retained child names this Secret.
-#[must_use]
 pub fn is_beside(child: &DynamicObject, secret: &str) -> bool {
     names(child, BESIDE_ANNOTATION).any(|name| name == secret)
 }

@@ -18,7 +18,6 @@ enum Rule {
 }
 
 /// Returns the rule that an object's name violates; `None` when its kind allows the name.
-#[must_use]
 pub fn problem(kind: &Kind, name: &str) -> Option<String> {
     const CHARACTERS: &str = "that begin and end with a letter or digit (RFC 1123)";
     match rule(kind) {

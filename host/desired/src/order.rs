@@ -191,7 +191,6 @@ pub struct Order<'a> {
 
 impl<'a> Order<'a> {
     /// Creates it from the children that the plugin wants.
-    #[must_use]
     pub fn of(desired: &'a [Desired]) -> Self {
         let is_ordered = desired.iter().any(|desired| !desired.after.is_empty());
         let all = desired
@@ -242,7 +241,6 @@ pub struct Deletion<'a> {
 
 impl<'a> Deletion<'a> {
     /// Reads the order from the annotations of the objects. What cannot be parsed was not written by the host.
-    #[must_use]
     pub fn of(objects: &'a [&'a DynamicObject]) -> Self {
         let (mut needed, mut later) = (HashSet::new(), HashSet::new());
         let annotations = objects.iter().map(|object| annotation(object, AFTER_ANNOTATION));
@@ -273,7 +271,6 @@ impl<'a> Deletion<'a> {
     }
 
     /// Reports whether some object comes after another one.
-    #[must_use]
     pub fn is_ordered(&self) -> bool {
         !self.needed.is_empty()
     }
@@ -282,7 +279,6 @@ impl<'a> Deletion<'a> {
     /// are in a circle, all may. Objects that are being deleted are never returned, but the others wait for them.
     ///
     /// With each object, returns whether something waits until it and its own dependents are gone.
-    #[must_use]
     pub fn deletable(&self) -> Vec<(&'a DynamicObject, bool)> {
         let left = || {
             let all = self.objects.iter().copied().enumerate();

@@ -15,7 +15,6 @@ use operator_host_core::object::{
 };
 
 /// Returns the namespace in which a parent has its children; `None`: the plugin names one for each child.
-#[must_use]
 pub fn home<'a>(scope: Scope<'_>, parent: &'a DynamicObject) -> Option<&'a str> {
     let name = parent.metadata.name.as_deref().unwrap_or_default();
     scope.home(name, parent.metadata.namespace.as_deref())
@@ -25,7 +24,6 @@ pub fn home<'a>(scope: Scope<'_>, parent: &'a DynamicObject) -> Option<&'a str> 
 /// access to another namespace can copy this host's labels and annotations to an object there, so objects out of
 /// reach are ignored. Of a parent that makes namespaces, only its children tell which it has made: see
 /// [`leave_out_others`].
-#[must_use]
 pub fn reaches(scope: Scope<'_>, parent: Option<&str>, child: Option<&str>) -> bool {
     match (parent, child) {
         (Some(parent), child) => child == Some(parent),
@@ -50,7 +48,6 @@ pub fn leave_out_others(scope: Scope<'_>, parent: &DynamicObject, children: &mut
 /// Reports whether a parent owns an object: its controller owner reference has the parent's UID, the controller has made it, and
 /// the parent may have children there. A label or an annotation alone proves nothing: people and templates copy them. The
 /// reference alone does not, either: another controller may make objects for the same parent, as that of Deployments does.
-#[must_use]
 pub fn owns(scope: Scope<'_>, parent: &DynamicObject, object: &DynamicObject) -> bool {
     parent.metadata.uid.is_some()
         && controller_of(object).map(|owner| &owner.uid) == parent.metadata.uid.as_ref()
@@ -59,7 +56,6 @@ pub fn owns(scope: Scope<'_>, parent: &DynamicObject, object: &DynamicObject) ->
 }
 
 /// Reports whether the controller made an object, as [`maker`] says.
-#[must_use]
 pub fn is_ours(scope: Scope<'_>, object: &DynamicObject) -> bool {
     maker(object) == Some(scope.controller)
 }
@@ -67,7 +63,6 @@ pub fn is_ours(scope: Scope<'_>, object: &DynamicObject) -> bool {
 /// Reports whether an object is a retained child: it or its kind is retained, it has no controller, its label and
 /// annotation name this parent, and the parent may have children there. This suffices to take it over again, but
 /// never to delete it.
-#[must_use]
 pub fn retains(
     scope: Scope<'_>,
     proof: SecretProof<'_>,
@@ -88,7 +83,6 @@ pub fn retains(
 /// Returns how the configuration treats an object that is no longer wanted; `None` if the controller does not
 /// create its kind. `generated` is whether it is proved that the host generated it. What an object says itself counts only
 /// without a controller: the host has applied it so.
-#[must_use]
 pub fn removal(scope: Scope<'_>, generated: bool, object: &DynamicObject) -> Option<Removal> {
     let removal = *scope.rules.children.get(&ChildRef::of(object).kind)?;
     Some(match annotation(object, ON_REMOVAL_ANNOTATION) {
@@ -104,7 +98,6 @@ fn is_within_reach(scope: Scope<'_>, parent: &DynamicObject, object: &DynamicObj
 
 /// Returns the parent of a child if it belongs to this controller and may have children in the child's namespace.
 /// `namespaced` is true if the parents are namespaced.
-#[must_use]
 pub fn parent_of(scope: Scope<'_>, namespaced: bool, child: &DynamicObject) -> Option<NamespacedName> {
     let namespace = child.metadata.namespace.as_deref();
     if let Some(owner) = controller_of(child) {
@@ -119,7 +112,6 @@ pub fn parent_of(scope: Scope<'_>, namespaced: bool, child: &DynamicObject) -> O
 
 /// Returns the parent that an owner reference of an object in `namespace` refers to, if this controller reconciles its
 /// kind and it may have children there.
-#[must_use]
 pub fn parent_by_owner(
     scope: Scope<'_>,
     namespaced: bool,

@@ -33,7 +33,6 @@ pub struct Desired {
 
 impl Desired {
     /// Returns the body of a child that does not exist yet.
-    #[must_use]
     pub fn new_body(&self) -> Value {
         let mut body = self.body.clone();
         left_fields::add_initial(&self.left, &mut body);
@@ -78,7 +77,6 @@ impl Plan {
     }
 
     /// Returns every child that the answer names, independent of the version.
-    #[must_use]
     pub fn named(&self) -> HashSet<Identity> {
         let keys = self.keys().map(ChildRef::identity);
         keys.chain(self.left_out.iter().cloned()).collect()

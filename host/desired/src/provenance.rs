@@ -33,13 +33,11 @@ pub struct Key(hmac::Key);
 
 impl Key {
     /// Creates a key from its bytes.
-    #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
     /// Returns the proof that a Secret was generated for a parent of this kind.
-    #[must_use]
     pub fn prove(&self, kind: &Kind, parent: &DynamicObject, secret: &NamespacedName) -> String {
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
         self.proof(kind, &NamespacedName::of(parent).to_string(), uid, secret)
@@ -90,7 +88,6 @@ pub enum SecretProof<'a> {
 
 impl SecretProof<'_> {
     /// Reports whether a host generated this Secret for this parent.
-    #[must_use]
     pub fn holds(&self, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject) -> bool {
         if label(secret, GENERATED_LABEL).is_none() {
             return false;
@@ -102,7 +99,6 @@ impl SecretProof<'_> {
     }
 
     /// Reports whether the proof on the Secret itself is by this key.
-    #[must_use]
     pub fn has_key_of(&self, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject) -> bool {
         let Self::Key(Some(key)) = self else {
             return false;
@@ -114,7 +110,6 @@ impl SecretProof<'_> {
 
 /// Reports whether a parent's annotation accepts a Secret without a proof. It names the UID, so a new Secret of the
 /// same name is not accepted.
-#[must_use]
 pub fn is_accepted(parent: &DynamicObject, secret: &DynamicObject) -> bool {
     let uid = secret.metadata.uid.as_deref();
     uid.is_some_and(|uid| names(parent, ACCEPT_ANNOTATION).any(|accepted| accepted == uid))

@@ -50,7 +50,6 @@ pub fn verdict(
 }
 
 /// Returns why a child is not ready, or `None` when it is.
-#[must_use]
 pub fn unready(child: &DynamicObject) -> Option<String> {
     if is_terminating(child) {
         return Some(terminating(child));
@@ -92,7 +91,6 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
 ///
 /// It must be ready, with three differences. A Job must have completed. A claim may wait for its first consumer. The
 /// controller of a custom resource must have written a status: without one, it has not seen the resource.
-#[must_use]
 pub fn unfinished(child: &DynamicObject, has_status: bool) -> Option<String> {
     let types = child.types.clone().unwrap_or_default();
     let (group, _) = types.api_version.split_once('/').unwrap_or_default();
@@ -285,7 +283,6 @@ fn pod(spec: &Value, status: &Status<'_>) -> Option<String> {
 }
 
 /// Returns why a pod that has failed did so. `None` for a pod that has not.
-#[must_use]
 pub fn why_failed(pod: &DynamicObject) -> Option<String> {
     let is_pod = pod
         .types

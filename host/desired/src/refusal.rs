@@ -55,7 +55,6 @@ impl Refusal {
     }
 
     /// Whether the reason is an existing object, not the plugin's answer.
-    #[must_use]
     pub const fn is_obstacle(&self) -> bool {
         matches!(self.cause, Cause::Obstacle | Cause::Predecessor)
     }

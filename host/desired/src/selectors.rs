@@ -7,7 +7,6 @@ use operator_host_contract::{Kind, Need};
 use operator_host_core::object::{NamespacedName, Selector};
 
 /// Reports whether a parent's need selects an object, if the controller may read it.
-#[must_use]
 pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &DynamicObject) -> bool {
     let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
     need.kind == kind.kind

@@ -34,7 +34,6 @@ pub struct Calls {
 
 impl Calls {
     /// Creates the calls of a controller, which report to `instruments`.
-    #[must_use]
     pub fn new(config: &ControllerConfig, instruments: &Instruments) -> Self {
         Self {
             controller: config.name.clone(),
@@ -172,7 +171,6 @@ pub async fn observe<T>(
 }
 
 /// Creates the span of one plugin call. [`observe`] fills in its empty attributes.
-#[must_use]
 pub fn span_of_call(plugin: &Plugin, export: &'static str) -> Span {
     trace::child(|| plugin_span(plugin, export))
 }

@@ -62,7 +62,6 @@ impl Trigger {
     }
 
     /// Returns the name used in logs and spans.
-    #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Parent { .. } => "parent",
@@ -220,7 +219,6 @@ pub struct Queue {
 
 impl Queue {
     /// Creates an empty queue for this many workers.
-    #[must_use]
     pub fn new(workers: usize) -> Self {
         Self {
             bulk_limit: (workers / BULK_SHARE).max(1),
@@ -335,7 +333,6 @@ impl Queue {
     }
 
     /// Returns the parents that wait for a worker or are with one; `None` for a closed queue.
-    #[must_use]
     pub fn unfinished(&self) -> Option<HashSet<NamespacedName>> {
         let state = lock(&self.state);
         let all = state.pending.keys().chain(state.running.keys());
@@ -343,7 +340,6 @@ impl Queue {
     }
 
     /// Returns the number of parents that are set aside.
-    #[must_use]
     pub fn aside(&self) -> usize {
         let state = lock(&self.state);
         let aside = state.running.values().filter(|taken| **taken == Taken::Aside);
@@ -351,19 +347,16 @@ impl Queue {
     }
 
     /// Returns how many parents workers have finished since the queue was opened.
-    #[must_use]
     pub fn finished(&self) -> u64 {
         lock(&self.state).finished
     }
 
     /// Reports whether a worker has this parent.
-    #[must_use]
     pub fn is_running(&self, parent: &NamespacedName) -> bool {
         lock(&self.state).running.contains_key(parent)
     }
 
     /// Returns the number of parents that workers have, without those that are set aside.
-    #[must_use]
     pub fn busy(&self) -> usize {
         let state = lock(&self.state);
         state
@@ -374,7 +367,6 @@ impl Queue {
     }
 
     /// Returns the number of parents that wait for a worker, and how long the first of them has waited.
-    #[must_use]
     pub fn backlog(&self) -> (usize, Duration) {
         let state = lock(&self.state);
         let firsts = [false, true].into_iter().filter_map(|bulk| state.first(bulk));

@@ -163,7 +163,6 @@ impl Health {
 
     /// Returns the history of a controller's plugin, the newest entry first; `None` without that controller. Reads no
     /// file.
-    #[must_use]
     pub fn history_of(&self, controller: &str) -> Option<Vec<HistoryEntry>> {
         let controllers = lock(&self.controllers);
         controllers
@@ -172,7 +171,6 @@ impl Health {
     }
 
     /// Returns the reports about all plugins, sorted by the names of the controllers.
-    #[must_use]
     pub fn plugins(&self) -> Vec<PluginReport> {
         lock(&self.controllers)
             .values()
@@ -206,7 +204,6 @@ impl Health {
     /// Returns the pulse of a loop that must beat at least once in `limit`. It is checked while a clone of it
     /// exists, so the supervisor of the loop must hold a clone too: otherwise a loop that dies would not be
     /// noticed.
-    #[must_use]
     pub fn pulse(&self, name: String, limit: Duration) -> Pulse {
         let beats = Arc::new(Beats {
             name,
@@ -221,7 +218,6 @@ impl Health {
     }
 
     /// Runs the checks of `/livez`.
-    #[must_use]
     pub fn live(&self) -> Vec<Check> {
         // Any answer of the server shows that the runtime is alive.
         let ping = Check::remark("ping", "");
@@ -249,7 +245,6 @@ impl Health {
     }
 
     /// Runs the checks of `/readyz`.
-    #[must_use]
     pub fn ready(&self) -> Vec<Check> {
         let mut checks = vec![Check::remark("ping", "")];
         checks.extend(self.reached(UNREACHED, |_| true));
@@ -348,7 +343,6 @@ impl Pulse {
     }
 
     /// Returns how often an idle loop should beat.
-    #[must_use]
     pub fn period(&self) -> Duration {
         self.0.limit / 4
     }

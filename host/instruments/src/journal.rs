@@ -114,7 +114,6 @@ pub struct Step {
 
 impl Journal {
     /// Returns the journal of a controller.
-    #[must_use]
     pub fn of(&self, controller: &str) -> Arc<ControllerJournal> {
         Arc::clone(lock(&self.0).entry(controller.to_owned()).or_default())
     }
@@ -220,7 +219,6 @@ impl ControllerJournal {
     }
 
     /// Returns the last reconciles of a parent, the newest first.
-    #[must_use]
     pub fn of_parent(&self, parent: &NamespacedName, limit: usize) -> Vec<Reconcile> {
         let (state, parent) = (lock(&self.0), parent.to_string());
         let all = state.reconciles.iter().chain(&state.troubled);
@@ -232,13 +230,11 @@ impl ControllerJournal {
     }
 
     /// Returns the last reconciles that failed or were slow, the newest first.
-    #[must_use]
     pub fn troubled(&self) -> Vec<Reconcile> {
         lock(&self.0).troubled.iter().rev().cloned().collect()
     }
 
     /// Returns the last Events, the newest first; of one parent, or of all.
-    #[must_use]
     pub fn events(&self, about: Option<&NamespacedName>) -> Vec<PublishedEvent> {
         let about = about.map(ToString::to_string);
         let state = lock(&self.0);
@@ -250,7 +246,6 @@ impl ControllerJournal {
     }
 
     /// Returns the series, the oldest step first.
-    #[must_use]
     pub fn series(&self) -> Vec<Step> {
         lock(&self.0).series.iter().cloned().collect()
     }

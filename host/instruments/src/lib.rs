@@ -31,7 +31,6 @@ pub struct Instruments {
 
 impl Instruments {
     /// Creates instruments that export nothing.
-    #[must_use]
     pub fn unread() -> Self {
         Self {
             metrics: Arc::new(Metrics::unread()),

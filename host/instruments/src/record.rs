@@ -44,7 +44,6 @@ pub struct Version {
 
 impl Version {
     /// Returns the version of a loaded plugin.
-    #[must_use]
     pub fn of(plugin: &Plugin) -> Self {
         Self {
             name: plugin.description().name.clone(),

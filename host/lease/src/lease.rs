@@ -51,7 +51,6 @@ pub struct Candidate {
 
 impl Candidate {
     /// Creates the state of the lease `name`, of which nothing is known yet.
-    #[must_use]
     pub fn new(name: &str, identity: &str, timing: Timing) -> Self {
         Self {
             name: name.to_owned(),
@@ -64,7 +63,6 @@ impl Candidate {
     }
 
     /// Returns the name of the lease.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -82,7 +80,6 @@ impl Candidate {
     }
 
     /// Returns the holder, if there is one.
-    #[must_use]
     pub fn holder(&self) -> Option<&str> {
         let (lease, _) = self.seen.as_ref()?;
         spec(lease.as_ref())?
@@ -92,39 +89,33 @@ impl Candidate {
     }
 
     /// Returns the lease as last read.
-    #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
         self.seen.as_ref()?.0.as_ref()
     }
 
     /// Returns how long the lease as last read is valid after a renewal.
-    #[must_use]
     pub fn valid_for(&self) -> Duration {
         self.validity(spec(self.lease()))
     }
 
     /// Returns until when we may write, and when another replica may begin; both count from when the last
     /// renewal was sent.
-    #[must_use]
     pub fn term(&self) -> Option<(Instant, Instant)> {
         self.renewed
             .map(|sent| (sent + self.timing.renew_deadline, sent + self.timing.duration))
     }
 
     /// Whether we may write at `now`.
-    #[must_use]
     pub fn holds(&self, now: Instant) -> bool {
         self.term().is_some_and(|(until, _)| now < until)
     }
 
     /// Whether another replica could take the lease at `now`, or this one could take it again.
-    #[must_use]
     pub fn is_free(&self, now: Instant) -> bool {
         matches!(self.step(now, Timestamp::UNIX_EPOCH), Step::Write(_)) && !self.holds(now)
     }
 
     /// Returns the next action at `now`; `clock` is the time to write into the record.
-    #[must_use]
     pub fn step(&self, now: Instant, clock: Timestamp) -> Step {
         let Some((lease, since)) = &self.seen else {
             return Step::Look;

@@ -32,7 +32,6 @@ use operator_host_instruments::Instruments;
 
 /// Returns an identity that is unique to this process, for the Lease and for the audit log: the host name, the
 /// version, and a random number drawn at the start.
-#[must_use]
 pub fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
     // Without randomness, two processes with the same host name could mistake each other's Lease for their
@@ -118,20 +117,17 @@ impl Leadership {
     }
 
     /// Returns the factory for the writers of all controllers, which write only while this replica leads.
-    #[must_use]
     pub const fn factory(&self) -> &WriterFactory {
         &self.factory
     }
 
     /// Returns the recorder of Events, which needs no term.
-    #[must_use]
     pub const fn events(&self) -> &Events {
         &self.events
     }
 
     /// Returns the receiver of what is known about the Lease; `None` without election. It is kept up to date only while the
     /// page is served.
-    #[must_use]
     pub fn report(&self) -> watch::Receiver<Option<LeaseReport>> {
         self.report.clone()
     }

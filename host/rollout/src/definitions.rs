@@ -146,7 +146,6 @@ impl Current {
 
 impl Installer {
     /// Creates the installer of a controller. `installation` is the same for all replicas of a host.
-    #[must_use]
     pub fn new(
         client: Client,
         kinds: Arc<Discovery>,
@@ -177,7 +176,6 @@ impl Installer {
     }
 
     /// Returns where the cluster's definition differs from that of the live version, and why.
-    #[must_use]
     pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.trouble.subscribe()
     }

@@ -92,7 +92,6 @@ pub struct Proving {
 
 impl Proving {
     /// Creates the state of a controller that does not run yet.
-    #[must_use]
     pub fn new(config: Arc<ControllerConfig>, installer: Arc<Installer>, record: Arc<LiveRecord>) -> Self {
         Self {
             config: watch::Sender::new(config),
@@ -109,7 +108,6 @@ impl Proving {
 
     /// Returns the last candidate that was proved and converts its kind. Its definition may be installed before it is
     /// live.
-    #[must_use]
     pub fn converter(&self) -> watch::Receiver<Option<Plugin>> {
         self.converter.subscribe()
     }
@@ -150,7 +148,6 @@ impl Proving {
 
     /// Returns what the reconciles must know: the live version, the proved one that some parents have already, and which
     /// parents hold a version back.
-    #[must_use]
     pub fn versions(&self, live: watch::Receiver<Live>) -> Versions {
         Versions {
             live,

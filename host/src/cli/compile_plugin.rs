@@ -16,7 +16,6 @@ pub struct Args {
 }
 
 /// Compiles the plugin on standard input to machine code on standard output. Call it while the process has one thread.
-#[must_use]
 pub fn run(args: &Args) -> ExitCode {
     compile_plugin(&Limited {
         memory: args.memory,

@@ -67,7 +67,6 @@ impl Configurations {
 
 impl Follower {
     /// Starts to follow the files. `first` is the configuration that was read at the start.
-    #[must_use]
     pub(super) fn start(self, first: Config) -> Configurations {
         self.metrics.config_reloaded("taken");
         let (looks, changes) = watch::channel(Looks::default());

@@ -33,7 +33,6 @@ pub struct Export {
 /// Reads where a signal goes; `None`: nowhere, since no endpoint is named or export is switched off.
 ///
 /// `variable` is the environment, as [`std::env::var`] gives it.
-#[must_use]
 pub fn read(signal: Signal, variable: impl Fn(&str) -> Option<String>) -> Option<Export> {
     let get = |name: &str| {
         variable(name)

@@ -86,7 +86,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Creates the instruments. The exporters count `losses`.
-    #[must_use]
     pub fn new(meter: &Meter, losses: Arc<Losses>) -> Self {
         let counter = |d: Definition| {
             meter
@@ -143,7 +142,6 @@ impl Metrics {
     }
 
     /// Creates instruments that are not exported.
-    #[must_use]
     pub fn unread() -> Self {
         let meter = opentelemetry::metrics::noop::NoopMeterProvider::new();
         Self::new(
@@ -153,7 +151,6 @@ impl Metrics {
     }
 
     /// Returns the instruments of one controller.
-    #[must_use]
     pub fn of(self: &Arc<Self>, controller: &str, parent: &Kind) -> ControllerMetrics {
         ControllerMetrics {
             metrics: Arc::clone(self),
@@ -336,7 +333,6 @@ impl ControllerMetrics {
     }
 
     /// Returns where the conditions of the controller's parents are counted.
-    #[must_use]
     pub fn parents(&self) -> Arc<Parents> {
         self.observe(|observed| Arc::clone(observed.parents.get_or_insert_default()))
     }

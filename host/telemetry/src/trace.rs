@@ -58,7 +58,6 @@ struct Traces {
 
 impl Tracer {
     /// Creates a tracer with this sampler. The spans are exported only with a [`layer`].
-    #[must_use]
     pub fn new(sampler: Box<dyn ShouldSample>) -> Self {
         Self(Some(Arc::new(Traces {
             sampler,
@@ -67,7 +66,6 @@ impl Tracer {
     }
 
     /// Creates the first span of a trace if the trace is sampled, and links it to `cause`, the span that led to it.
-    #[must_use]
     pub fn root(&self, cause: Option<SpanContext>, make: impl FnOnce() -> Span) -> Span {
         if !self.0.as_ref().is_some_and(|traces| traces.samples()) {
             return Span::none();
@@ -88,7 +86,6 @@ impl Tracer {
     }
 
     /// Returns the span of the last reload of a controller's plugin if it was sampled.
-    #[must_use]
     pub fn last_reload(&self, controller: &str) -> Option<SpanContext> {
         let reloads = lock(&self.0.as_ref()?.reloads);
         reloads.get(controller).cloned()
@@ -107,7 +104,6 @@ impl Traces {
 }
 
 /// Creates a child of the current span if that is sampled.
-#[must_use]
 pub fn child(make: impl FnOnce() -> Span) -> Span {
     match Context::map_current(|context| context.span().is_recording()) {
         true => make(),
@@ -145,7 +141,6 @@ pub fn fail(span: &Span, class: &'static str, message: &str, backtrace: &str) {
 }
 
 /// Returns the span's context if it is sampled.
-#[must_use]
 pub fn identity(span: &Span) -> Option<SpanContext> {
     if span.is_disabled() {
         return None;
@@ -154,13 +149,11 @@ pub fn identity(span: &Span) -> Option<SpanContext> {
 }
 
 /// Returns the context of the current span if it is sampled, for log lines and Events.
-#[must_use]
 pub fn current() -> Option<SpanContext> {
     Context::map_current(sampled)
 }
 
 /// Returns the span's context as a W3C `traceparent` header if it is sampled.
-#[must_use]
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = identity(span)?;
     let flags = context.trace_flags().to_u8();

@@ -60,7 +60,6 @@ pub enum ConversionError {
 
 impl ConversionError {
     /// Returns the message without the plugin's output, except its reasons for single objects.
-    #[must_use]
     pub fn public_message(&self) -> String {
         match self {
             Self::Call { object, plugin, .. } => format!(
@@ -72,7 +71,6 @@ impl ConversionError {
     }
 
     /// Reports whether the host is the cause, so that nothing is known about the plugin.
-    #[must_use]
     pub fn is_of_host(&self) -> bool {
         matches!(self, Self::Call { error, .. } if error.is_of_host())
     }

@@ -56,7 +56,6 @@ pub fn review(body: &[u8]) -> Result<Reviewed, String> {
 }
 
 /// Returns the response that allows the resource, or denies it with this message.
-#[must_use]
 pub fn answer(uid: &str, denied: Option<&str>) -> Value {
     let decision = denied.map_or(Decision::Allowed, |message| Decision::Denied(message.to_owned()));
     server::response(uid, &decision)
@@ -73,7 +72,6 @@ pub fn conversion(body: &[u8]) -> Result<(String, String, Vec<&str>), String> {
 }
 
 /// Returns the answer to a request for a conversion.
-#[must_use]
 pub fn conversion_answer(uid: &str, converted: Result<Vec<String>, String>) -> Vec<u8> {
     super::conversion_review::response(uid, converted).concat()
 }

@@ -134,7 +134,6 @@ impl NoDecision {
 impl WebhookTargets {
     /// Validates, converts and defaults objects of a controller's kind as long as the result is held. `fallback` converts until
     /// `plugin` does, and `next` while it knows more versions.
-    #[must_use]
     pub fn add_plugin(
         &self,
         config: &Arc<ControllerConfig>,

@@ -73,7 +73,6 @@ impl PluginTarget {
     }
 
     /// Returns the plugin that converts at the moment, for the target that replaces this one.
-    #[must_use]
     pub fn converter(&self) -> watch::Receiver<Live> {
         let live = |plugin: &&watch::Receiver<Live>| matches!(*plugin.borrow(), Live::Plugin(_));
         let fallback = self.fallback.as_ref().filter(live);

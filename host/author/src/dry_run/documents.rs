@@ -22,13 +22,11 @@ pub struct Document {
 
 impl Document {
     /// The object's kind.
-    #[must_use]
     pub fn kind(&self) -> Kind {
         operator_host_core::object::kind_of(&self.object)
     }
 
     /// The object's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or_default()
     }

@@ -68,7 +68,6 @@ pub struct Allowed {
 
 impl Allowed {
     /// Returns what the controller of a configuration allows.
-    #[must_use]
     pub fn by(controller: ControllerConfig) -> Self {
         Self {
             name: controller.name.clone(),
@@ -79,7 +78,6 @@ impl Allowed {
     }
 
     /// Returns what is allowed without a configuration: everything that the plugin's description lists, in any namespace.
-    #[must_use]
     pub fn all_of(description: &Description) -> Self {
         let children = description.makes.iter().cloned();
         Self {
@@ -124,7 +122,6 @@ pub struct Rendering {
 }
 
 /// Completes a new parent as the API server would: with a namespace, a UID, a generation and a time.
-#[must_use]
 pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> DynamicObject {
     if definition::is_namespaced(crd) {
         parent
@@ -149,7 +146,6 @@ pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> 
 /// Returns the children of one parent among the existing objects, each labelled as its own, and sorted as the host
 /// does. An object without a controlling owner counts as the parent's if the plugin makes its kind and it is in the
 /// parent's namespace.
-#[must_use]
 pub fn own(
     objects: &[Arc<DynamicObject>],
     parent: &DynamicObject,

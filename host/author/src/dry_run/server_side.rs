@@ -110,7 +110,6 @@ impl<'a> Preview<'a> {
     }
 
     /// Whether the parents are namespaced.
-    #[must_use]
     pub fn is_namespaced(&self) -> bool {
         self.parent.namespaced
     }

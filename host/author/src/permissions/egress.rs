@@ -9,7 +9,6 @@ use operator_host_config::external::PLURAL;
 use operator_host_config::object::GROUP;
 
 /// Returns the permissions for a file of endpoints.
-#[must_use]
 pub fn egress_rights(config: &EndpointsConfig, account: &ServiceAccount) -> Rights {
     let mut rights = Rights::default();
     // In all namespaces: one that is deleted loses its RoleBinding before its Externals, which would keep their finalizer.

@@ -28,7 +28,6 @@ type Named<'a> = (&'a str, Option<&'a str>, &'a str);
 type Rules<'a> = BTreeMap<Named<'a>, Vec<&'a str>>;
 
 /// Returns what each account gets in each scope: the host's first, and cluster scope before namespaces.
-#[must_use]
 pub fn grants(rights: &Rights, host: &ServiceAccount) -> Vec<Grant> {
     let mut roles: BTreeMap<(&Option<ServiceAccount>, &Scope), Rules> = BTreeMap::new();
     for permission in rights.iter() {
@@ -55,7 +54,6 @@ pub fn grants(rights: &Rights, host: &ServiceAccount) -> Vec<Grant> {
 
 impl Grant {
     /// Returns the role and its binding.
-    #[must_use]
     pub fn manifests(&self) -> [Value; 2] {
         let mut metadata =
             json!({ "labels": { "app.kubernetes.io/name": "operator-host" }, "name": self.name });

@@ -23,7 +23,6 @@ pub struct Resource {
 
 impl Resource {
     /// Returns group and plural.
-    #[must_use]
     pub fn name(&self) -> (&str, &str) {
         (&self.group, &self.plural)
     }
@@ -60,7 +59,6 @@ impl Resources {
     }
 
     /// Returns the plural of a kind in any of its versions.
-    #[must_use]
     pub fn in_any_version(&self, group: &str, name: &str) -> Option<String> {
         let defined = self
             .0

@@ -17,7 +17,6 @@ pub fn page(text: &[u8], is_whole: bool) -> serde_json::Result<Vec<DynamicObject
 }
 
 /// Returns objects of one kind as the cache returns them after it has kept them as text, without their type.
-#[must_use]
 pub fn kept(objects: &[DynamicObject]) -> Vec<DynamicObject> {
     let samples = Samples::of_the_first();
     let keep = |object: &DynamicObject| Text::of(&mut object.clone(), None, &[], &samples);

@@ -77,7 +77,6 @@ pub struct Fenced<S> {
 
 impl<S> Fenced<S> {
     /// Fences a connection.
-    #[must_use]
     pub const fn new(stream: S, term: Term) -> Self {
         Self { stream, term }
     }

@@ -21,7 +21,6 @@ pub struct Pace {
 
 impl Pace {
     /// Creates a limit of `qps` writes per second on average, and `burst` at once.
-    #[must_use]
     pub fn new(qps: u32, burst: u32) -> Self {
         let each = Duration::from_secs(1) / qps.max(1);
         let burst = each * burst.max(1);

@@ -17,7 +17,6 @@ pub struct ServerClock(Arc<Mutex<Option<(Timestamp, Duration)>>>);
 
 impl ServerClock {
     /// Returns the API server's time in whole seconds, as in its objects; before its first response, that of this machine.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         whole_seconds(self.at(since_boot()))
     }

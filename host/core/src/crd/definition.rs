@@ -14,31 +14,26 @@ pub fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Returns the version of this name.
-#[must_use]
 pub fn version<'a>(crd: &'a Value, name: &str) -> Option<&'a Value> {
     versions(crd).find(|version| version["name"] == name)
 }
 
 /// Whether the API server serves a version.
-#[must_use]
 pub fn is_served(version: &Value) -> bool {
     version["served"] == true
 }
 
 /// Returns the schema of a version; null if it has none.
-#[must_use]
 pub fn schema_of(version: &Value) -> &Value {
     &version["schema"]["openAPIV3Schema"]
 }
 
 /// Returns the schema of one version.
-#[must_use]
 pub fn schema<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
     version_of(crd, parent)?.pointer("/schema/openAPIV3Schema")
 }
 
 /// Returns the definition of a kind, in whichever version.
-#[must_use]
 pub fn of_kind<'a>(definitions: impl IntoIterator<Item = &'a Value>, kind: &Kind) -> Option<&'a Value> {
     definitions.into_iter().find(|definition| {
         let spec = &definition["spec"];
@@ -56,13 +51,11 @@ pub fn stored_versions(installed: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a webhook converts between the versions of a definition.
-#[must_use]
 pub fn converts(crd: &Value) -> bool {
     crd["spec"]["conversion"]["strategy"] == "Webhook"
 }
 
 /// Returns the conversion by a webhook that the API server reaches like this.
-#[must_use]
 pub fn conversion_by(client_config: &Value) -> Value {
     json!({
         "strategy": "Webhook",
@@ -71,7 +64,6 @@ pub fn conversion_by(client_config: &Value) -> Value {
 }
 
 /// Whether the kind is namespaced; without a definition it counts as namespaced.
-#[must_use]
 pub fn is_namespaced(crd: Option<&Value>) -> bool {
     crd.is_none_or(|crd| crd["spec"]["scope"] != "Cluster")
 }
@@ -81,7 +73,6 @@ fn version_of<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
 }
 
 /// Returns what shows that a definition is of another kind.
-#[must_use]
 pub fn identity_problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
     let plural = crd["spec"]["names"]["plural"].as_str().unwrap_or_default();
     let mut problems = Vec::new();
@@ -102,7 +93,6 @@ pub fn identity_problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
 }
 
 /// Returns every problem of the definition of a plugin whose parent kind is `parent`.
-#[must_use]
 pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
     let mut problems = identity_problems(crd, parent);
     names(crd, &mut problems);

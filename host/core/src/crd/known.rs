@@ -30,7 +30,6 @@ pub struct BuiltIn {
 
 impl BuiltIn {
     /// Returns a kind by its API group, which is empty for the core group, and its name.
-    #[must_use]
     pub fn find(group: &str, kind: &str) -> Option<&'static Self> {
         // Made by the build script.
         const ALL: &[BuiltIn] = include!(concat!(env!("OUT_DIR"), "/kinds.rs"));
@@ -47,7 +46,6 @@ pub struct Schemas {
 
 impl Schemas {
     /// Returns what is known of these kinds, and of the metadata of all. `definitions` are CustomResourceDefinitions.
-    #[must_use]
     pub fn of<'a>(
         kinds: impl IntoIterator<Item = &'a Kind>,
         definitions: impl IntoIterator<Item = &'a Value>,
@@ -75,7 +73,6 @@ impl Schemas {
     }
 
     /// Returns why an API server would refuse children, or the status of their parent, whose schema is `parent`.
-    #[must_use]
     pub fn refused<'a>(
         &self,
         children: impl IntoIterator<Item = (&'a ChildRef, &'a Value)>,
@@ -98,7 +95,6 @@ impl Schemas {
     }
 
     /// Returns why an API server would refuse to apply an object, as far as its schema is known.
-    #[must_use]
     pub fn problems(&self, kind: &Kind, object: &Value) -> Vec<Problem> {
         let mut object = object.clone();
         if let Some(fields) = object.as_object_mut() {

@@ -16,7 +16,6 @@ pub struct NotServed {
 
 impl NotServed {
     /// Creates the error for a kind that is not known to be served in another version.
-    #[must_use]
     pub const fn new(kind: Kind) -> Self {
         Self {
             kind,

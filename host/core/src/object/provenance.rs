@@ -22,7 +22,6 @@ pub struct Provenance<'a> {
 
 impl<'a> Provenance<'a> {
     /// Returns that of a change for this parent.
-    #[must_use]
     pub fn new(parent: &'a DynamicObject, digest: &'a str, plugin: &'a str) -> Self {
         let metadata = &parent.metadata;
         Self {
@@ -33,7 +32,6 @@ impl<'a> Provenance<'a> {
     }
 
     /// Reads that of a child; `None` when it has none, or somebody wrote another text.
-    #[must_use]
     pub fn of(child: &'a DynamicObject) -> Option<Self> {
         // A plugin's name may be any text.
         let (fields, plugin) = annotation(child, PROVENANCE_ANNOTATION)?.split_once(" plugin=")?;
@@ -60,7 +58,6 @@ impl fmt::Display for Provenance<'_> {
 }
 
 /// Returns the generation of this parent (by UID) at which a child was last changed, if the child records it.
-#[must_use]
 pub fn made_at(parent: &DynamicObject, child: &DynamicObject) -> Option<i64> {
     let (generation, uid) = Provenance::of(child)?.parent?;
     (parent.metadata.uid.as_deref() == Some(uid)).then_some(generation)

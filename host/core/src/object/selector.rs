@@ -23,13 +23,11 @@ enum Test {
 
 impl Selector {
     /// Whether it selects every object.
-    #[must_use]
     pub const fn selects_all(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Reports whether it selects an object with these labels.
-    #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|(key, test)| {
             let value = labels.get(key);

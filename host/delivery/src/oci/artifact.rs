@@ -57,7 +57,6 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// Creates the reference to some contents.
-    #[must_use]
     pub fn of(media_type: &str, bytes: &[u8]) -> Self {
         Self {
             media_type: media_type.to_owned(),
@@ -172,7 +171,6 @@ pub struct Artifact {
 
 impl Artifact {
     /// Creates the artifact of a plugin. The same plugin always gives the same artifact.
-    #[must_use]
     pub fn of_plugin(bytes: Vec<u8>, name: &str, version: &str, component: Option<&Interfaces>) -> Self {
         let mut layer = Descriptor::of(WASM_LAYER, &bytes);
         // `oras pull` writes only layers with a title, to a file of that name.
@@ -210,7 +208,6 @@ impl Artifact {
     }
 
     /// Creates the artifact of a signature: the contents of `<plugin>.sig`, for the plugin with this manifest.
-    #[must_use]
     pub fn of_signature(envelope: Vec<u8>, subject: &Descriptor) -> Self {
         let empty = Descriptor::of(EMPTY, EMPTY_BYTES);
         let layer = Descriptor::of(ENVELOPE, &envelope);
@@ -229,7 +226,6 @@ impl Artifact {
     }
 
     /// Returns the reference to the manifest.
-    #[must_use]
     pub fn descriptor(&self) -> Descriptor {
         Descriptor::of(MANIFEST, &self.manifest)
     }

@@ -55,7 +55,6 @@ enum Source {
 
 impl PluginFile {
     /// Creates a file that was noticed now and stays in memory.
-    #[must_use]
     pub fn new(bytes: Bytes, digest: Digest, signature: Option<Bytes>) -> Self {
         let size = bytes.len();
         Self::of(Source::Memory(bytes), digest, size, signature)

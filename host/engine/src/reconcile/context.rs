@@ -125,7 +125,6 @@ impl Context {
 
     /// Returns what is wrong with a parent in the host's own namespace, which is not allowed: its children could use the
     /// host's ServiceAccount and read its Secrets.
-    #[must_use]
     pub fn refuses_namespace(&self, parent: &DynamicObject) -> Option<String> {
         let namespace = home(self.config.scope(), parent)?;
         let is_allowed = self.config.rules.allow.contains(&Allow::HostNamespace);

@@ -124,20 +124,17 @@ pub struct Wanted<'a> {
 impl Wanted<'_> {
     /// Reports whether an object that it selects may be read: what is about every namespace is about those that the controller
     /// may read.
-    #[must_use]
     pub fn may_read(&self, config: &ControllerConfig, object: &DynamicObject) -> bool {
         !self.need.is_everywhere()
             || is_readable(config, self.own.as_deref(), object.metadata.namespace.as_deref())
     }
 
     /// Creates the error for a need that cannot be read now.
-    #[must_use]
     pub fn unreadable(&self, problem: &str) -> NeedError {
         NeedError::Unreadable(format!("need {:?}: {problem}", self.need.id))
     }
 
     /// Creates the error for a need that may not or cannot be read.
-    #[must_use]
     pub fn refused(&self, problem: &str) -> NeedError {
         refused(self.need, problem)
     }
@@ -169,7 +166,6 @@ pub async fn read_all(
 }
 
 /// Reports whether the plugin of a parent in the namespace `own` may read objects in `namespace`; `None` means no namespace.
-#[must_use]
 pub fn is_readable(config: &ControllerConfig, own: Option<&str>, namespace: Option<&str>) -> bool {
     namespace
         .is_none_or(|namespace| own == Some(namespace) || config.rules.other_namespaces.contains(namespace))

@@ -44,7 +44,6 @@ pub struct Observer {
 
 impl Observer {
     /// Creates the observer of a controller that is about to start.
-    #[must_use]
     pub fn new(config: &ControllerConfig, instruments: &Instruments) -> Self {
         let (health, journal) = (&instruments.health, &instruments.journal);
         let name = config.name.clone();

@@ -14,7 +14,6 @@ pub struct ParentConditions(Mutex<BTreeMap<NamespacedName, Reason>>);
 
 impl ParentConditions {
     /// Returns why a parent has the condition; `None` if it has not.
-    #[must_use]
     pub fn reason(&self, parent: &NamespacedName) -> Option<Reason> {
         lock(&self.0).get(parent).cloned()
     }

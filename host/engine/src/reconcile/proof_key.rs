@@ -55,7 +55,6 @@ pub struct ProofKey {
 
 impl ProofKey {
     /// Creates the state for the key in this namespace. No request is sent yet.
-    #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             reader: client.into(),
@@ -73,13 +72,11 @@ impl ProofKey {
     }
 
     /// Returns the current proof.
-    #[must_use]
     pub fn proof(&self) -> SecretProof<'_> {
         SecretProof::Key(self.key.get())
     }
 
     /// Reports whether the key has been read.
-    #[must_use]
     pub fn is_known(&self) -> bool {
         self.key.get().is_some()
     }

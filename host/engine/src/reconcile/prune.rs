@@ -119,7 +119,6 @@ pub(super) async fn delete(
 }
 
 /// Returns the key of a child to delete; `None` for one that stays.
-#[must_use]
 pub fn unwanted(
     config: &ControllerConfig,
     proof: SecretProof<'_>,

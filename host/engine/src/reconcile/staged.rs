@@ -41,7 +41,6 @@ pub enum Share {
 
 impl Versions {
     /// Returns the version that a parent has.
-    #[must_use]
     pub fn of(&self, parent: &DynamicObject) -> Live {
         match &*self.staged.borrow() {
             Some(staged) if staged.includes(parent) => Live::Plugin(staged.plugin.clone()),
@@ -52,7 +51,6 @@ impl Versions {
 
 impl Staged {
     /// Reports whether a parent has the version.
-    #[must_use]
     pub fn includes(&self, parent: &DynamicObject) -> bool {
         self.shares.iter().any(|share| share.includes(parent))
     }
@@ -60,7 +58,6 @@ impl Staged {
 
 impl Share {
     /// Reports whether a parent is in it.
-    #[must_use]
     pub fn includes(&self, parent: &DynamicObject) -> bool {
         match self {
             Self::First(last) => hash(parent) <= *last,
@@ -70,7 +67,6 @@ impl Share {
 }
 
 /// Returns the hash by which parents are chosen: the same on every replica.
-#[must_use]
 pub fn hash(parent: &DynamicObject) -> u64 {
     let digits = fingerprint(&parent.metadata.uid);
     // They are hexadecimal.

@@ -69,7 +69,6 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
 }
 
 /// Returns the socket in the folder of `--cache-dir`, at which the host's own user can read the full reports.
-#[must_use]
 pub fn socket(cache_dir: &FilePath) -> PathBuf {
     cache_dir.join("plugins.sock")
 }

@@ -64,7 +64,6 @@ pub struct LiveRecord {
 
 impl LiveRecord {
     /// Creates the record of a controller. `installation` is the same for all replicas of a host.
-    #[must_use]
     pub fn new(client: Client, installation: &str, config: &ControllerConfig, writer: Writer) -> Self {
         Self {
             client,
@@ -92,19 +91,16 @@ impl LiveRecord {
     }
 
     /// Returns what is recorded; `None` until that is known.
-    #[must_use]
     pub fn known(&self) -> watch::Receiver<Option<Recorded>> {
         self.known.subscribe()
     }
 
     /// Returns why the live version cannot be recorded.
-    #[must_use]
     pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.trouble.subscribe()
     }
 
     /// Returns how many times this replica began to lead and found another version recorded than its live one.
-    #[must_use]
     pub fn overtaken(&self) -> watch::Receiver<u64> {
         self.overtaken.subscribe()
     }
@@ -115,7 +111,6 @@ impl LiveRecord {
     }
 
     /// Returns what the annotations of a definition record.
-    #[must_use]
     pub fn of<'a>(&self, annotation: impl Fn(&str) -> Option<&'a str>) -> Recorded {
         let key = &self.live_key;
         match annotation(key) {
@@ -140,7 +135,6 @@ impl LiveRecord {
     }
 
     /// Reports whether this replica leads, and has read the record.
-    #[must_use]
     pub fn leads(&self) -> bool {
         lock(&self.leads).is_some()
     }
@@ -347,7 +341,6 @@ impl LiveRecord {
 
 /// Returns what a definition records about the controller that reconciles its kind: the kind, and the UID of the Controller.
 /// Another Controller of that name and kind must be allowed to go on with what it left.
-#[must_use]
 pub fn holder(config: &ControllerConfig) -> String {
     let uid = config.uid.as_deref().unwrap_or("configuration-file");
     format!("{}/{uid}", config.parent.kind)

@@ -14,7 +14,6 @@ pub enum Instrument {
 
 impl Instrument {
     /// Returns the type in lower case.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -41,7 +40,6 @@ pub struct Definition {
 
 impl Definition {
     /// Returns the name at `/metrics`: without dots, with its unit, and `_total` for a counter.
-    #[must_use]
     pub fn prometheus_name(&self) -> String {
         let mut name = self.name.replace('.', "_");
         name += match self.unit {
@@ -56,7 +54,6 @@ impl Definition {
     }
 
     /// Returns the row in the documentation's table.
-    #[must_use]
     pub fn row(&self) -> String {
         let labels: Vec<_> = self.labels.iter().map(|label| format!("`{label}`")).collect();
         let unit = self.unit.trim_matches(['{', '}']);

@@ -15,7 +15,6 @@ pub enum Signal {
 
 impl Signal {
     /// In lower case.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Traces => "traces",
@@ -36,7 +35,6 @@ pub enum Reason {
 
 impl Reason {
     /// One word, for a label.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",

@@ -58,7 +58,6 @@ impl Parents {
     }
 
     /// Returns the number of parents for each condition that some parent has had.
-    #[must_use]
     pub fn counts(&self) -> BTreeMap<ConditionLabels, u64> {
         lock(&self.0).counts.clone()
     }

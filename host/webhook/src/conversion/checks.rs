@@ -80,7 +80,6 @@ impl<'a> Before<'a> {
 
     /// Returns the object without `metadata.managedFields`, which is often most of its text, and with another spec if
     /// there is one.
-    #[must_use]
     pub fn for_plugin(&self, spec: Option<&RawValue>) -> Json {
         let mut metadata = self.metadata.clone();
         metadata.remove("managedFields");

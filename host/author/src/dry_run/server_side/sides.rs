@@ -19,7 +19,6 @@ pub struct Difference {
 
 impl Difference {
     /// Compares both sides; returns `None` when they are equal.
-    #[must_use]
     pub fn between(
         key: &ChildRef,
         before: Option<&DynamicObject>,

@@ -38,26 +38,22 @@ pub(in crate::reconcile) struct LiveChild {
 
 impl Caches {
     /// Returns a parent as last known; `None` also for an object that the controller does not decorate.
-    #[must_use]
     pub fn parent(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         self.parents.get(name).filter(|object| self.selects(object))
     }
 
     /// Returns an object of the parents' kind that is none.
-    #[must_use]
     pub fn unselected(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         self.config.decorates.as_ref()?;
         self.parents.get(name).filter(|object| !self.selects(object))
     }
 
     /// Reports whether an object of the parents' kind is a parent.
-    #[must_use]
     pub fn selects(&self, object: &DynamicObject) -> bool {
         self.config.selects(object.labels())
     }
 
     /// Returns the names of all parents, in no particular order.
-    #[must_use]
     pub fn parent_names(&self) -> Vec<NamespacedName> {
         match &self.config.decorates {
             None => self.parents.names(),
@@ -71,7 +67,6 @@ impl Caches {
     }
 
     /// Counts the parents.
-    #[must_use]
     pub fn parent_count(&self) -> usize {
         match &self.config.decorates {
             None => self.parents.all().iter().map(|watch| watch.count()).sum(),
@@ -80,7 +75,6 @@ impl Caches {
     }
 
     /// Reports whether a parent is known. It need not be readable.
-    #[must_use]
     pub fn has_parent(&self, name: &NamespacedName) -> bool {
         let watch = self.parents.of(name.namespace.as_deref());
         watch.is_some_and(|watch| watch.contains(name))
@@ -104,7 +98,6 @@ impl Caches {
 
     /// Returns the objects that refer to a parent by an owner reference or by the annotation. It does not prove that they are
     /// the parent's.
-    #[must_use]
     pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
         let watches = self.children.values().flat_map(KindReflectors::all);
         watches
@@ -113,7 +106,6 @@ impl Caches {
     }
 
     /// Returns an object of a kind that this controller may create, whether it owns it or not.
-    #[must_use]
     pub fn existing(&self, key: &ChildRef) -> Option<Arc<DynamicObject>> {
         self.children.get(&key.kind)?.get(&key.name)
     }
@@ -144,7 +136,6 @@ impl Caches {
     }
 
     /// Reports whether the namespace of a parent is being deleted.
-    #[must_use]
     pub fn is_namespace_terminating(&self, parent: &DynamicObject) -> bool {
         let namespace = parent.metadata.namespace.as_deref();
         namespace.is_some_and(|namespace| self.namespaces.is_terminating(namespace))

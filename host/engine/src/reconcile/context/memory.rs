@@ -76,7 +76,6 @@ impl Doubt {
     }
 
     /// Returns the number of signs, for [`Doubt::answer`]; `None` when the parent has been read since the last one.
-    #[must_use]
     pub fn open(&self) -> Option<u64> {
         (self.signs > self.answered).then_some(self.signs)
     }
@@ -203,7 +202,6 @@ impl OwnWrites {
     /// A child's event with an older version than our last write is one, too: the write's response was newer, and
     /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
     /// change of the spec that was made just before our status write.
-    #[must_use]
     pub fn explain(&self, reason: &Trigger) -> bool {
         match reason {
             Trigger::Child {

@@ -14,7 +14,6 @@ use operator_host_runtime::Plugin;
 
 impl Context {
     /// Returns the children that this parent owns or retains, sorted by API version, kind, namespace and name.
-    #[must_use]
     pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
         let name = NamespacedName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();

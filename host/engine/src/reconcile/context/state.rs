@@ -42,7 +42,6 @@ impl ControllerState {
     }
 
     /// Reports whether the last write of a child of this parent was not answered in time.
-    #[must_use]
     pub fn is_silent(&self, parent: &NamespacedName) -> bool {
         let memory = self.memory();
         memory
@@ -67,7 +66,6 @@ impl ControllerState {
     }
 
     /// Returns the own writes of the reconcile that is done, and forgets them.
-    #[must_use]
     pub fn take_own_writes(&self, parent: &NamespacedName) -> OwnWrites {
         let mut memory = self.memory();
         let memory = memory.get_mut(parent);
@@ -86,7 +84,6 @@ impl ControllerState {
     }
 
     /// Returns the first objects that are decorated and not ready, with the reason.
-    #[must_use]
     pub fn first_unready(&self, most: usize) -> Vec<(NamespacedName, Reason)> {
         let unready = lock(&self.unready);
         let first = unready.iter().take(most);
@@ -99,7 +96,6 @@ impl ControllerState {
     }
 
     /// Counts the objects whose children are kept so.
-    #[must_use]
     pub fn held(&self) -> usize {
         lock(&self.held).len()
     }

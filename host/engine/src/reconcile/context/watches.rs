@@ -11,14 +11,12 @@ use operator_host_core::object::{ChildRef, NamespacedName};
 
 impl Caches {
     /// Returns why no parent is known: every watch of them fails.
-    #[must_use]
     pub fn parents_failure(&self) -> Option<String> {
         let failures: Option<Vec<String>> = self.parents.all().iter().map(|watch| failure(watch)).collect();
         failures?.into_iter().next()
     }
 
     /// Returns why the state of an object, which a plugin wants to have, is unknown: the watch that would show it fails.
-    #[must_use]
     pub fn watch_failure_of(&self, key: &ChildRef) -> Option<String> {
         failure(&*self.watch_of(key)?)
     }
@@ -31,7 +29,6 @@ impl Context {
     /// For a kind whose watch has worked before, it is known whether the parent has such children: it has only
     /// those that the host created. For a kind that was never listed it is not known, and the children must not
     /// appear to be missing. A kind that the cluster does not serve has no objects.
-    #[must_use]
     pub fn watch_failure(&self, parent: &DynamicObject) -> Option<String> {
         let name = NamespacedName::of(parent);
         let own = self.caches.parents.of(name.namespace.as_deref());
@@ -50,7 +47,6 @@ impl Context {
     }
 
     /// Returns why a kind that the cluster serves cannot be watched.
-    #[must_use]
     pub fn unwatched(&self) -> Option<String> {
         let others = self.caches.children.iter().chain(&self.caches.reads);
         let served = others.filter(|(kind, _)| !self.cluster.served.not_served.contains_key(kind));
