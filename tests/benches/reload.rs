@@ -11,7 +11,7 @@ use operator_host_config::trust::Trust;
 use operator_host_contract::Kind;
 use operator_host_core::digest::Digest;
 use operator_host_delivery::candidate_check::{
-    CandidateCheck, HeldBack, Order, Orders, Progress, ProofResult, Recorded,
+    CandidateCheck, HeldBack, OrderKind, Orders, Progress, ProofResult, Recorded,
 };
 use operator_host_delivery::registry::{Expected, Live, Slot};
 use operator_host_delivery::reload::PluginSources;
@@ -121,11 +121,11 @@ impl CandidateCheck for Unproved {
 
     async fn install(&self, _candidate: &Plugin) {}
 
-    async fn who(&self, _order: Order, _digest: &Digest) -> Option<String> {
+    async fn who(&self, _order: OrderKind, _digest: &Digest) -> Option<String> {
         None
     }
 
-    fn how_to(&self, _order: Order, _digest: Option<&Digest>) -> String {
+    fn how_to(&self, _order: OrderKind, _digest: Option<&Digest>) -> String {
         String::new()
     }
 

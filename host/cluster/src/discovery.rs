@@ -123,7 +123,7 @@ impl Failure {
     }
 }
 
-type Answer = Result<Arc<Resources>, Failure>;
+type Listing = Result<Arc<Resources>, Failure>;
 
 /// The resources that a controller needs, as the cluster serves them now.
 #[derive(Clone, Debug)]
@@ -179,11 +179,11 @@ pub struct Discovery {
     client: Client,
     metrics: Arc<Metrics>,
     /// By API version.
-    resources: SharedRequests<Answer>,
+    resources: SharedRequests<Listing>,
     /// The API versions of each group. They serve only as advice, so they are never kept.
     versions: SharedRequests<Arc<[String]>>,
     /// What the definitions of the parents' kinds say, by API version and plural.
-    defined: SharedRequests<defined::Answer>,
+    defined: SharedRequests<defined::DefinedStatus>,
     changes: watch::Sender<Changes>,
 }
 
@@ -229,8 +229,8 @@ impl Discovery {
 
     /// Returns the resources of the kind's API version. Answers without the kind are not kept: it may be served since.
     /// Refusals are, for as long as the API server asks not to be asked again.
-    async fn resources_with(&self, kind: &Kind, since: Instant) -> Answer {
-        let is_enough = |answer: &Answer, age: Duration| {
+    async fn resources_with(&self, kind: &Kind, since: Instant) -> Listing {
+        let is_enough = |answer: &Listing, age: Duration| {
             age < since.elapsed()
                 || match answer {
                     Ok(resources) => resources.contains_key(&kind.kind),
@@ -387,7 +387,7 @@ impl Discovery {
 }
 
 /// Asks the API server for the resources of an API version.
-async fn ask(client: Client, api_version: String) -> Answer {
+async fn ask(client: Client, api_version: String) -> Listing {
     let request = async {
         if api_version.contains('/') {
             client.list_api_group_resources(&api_version).await

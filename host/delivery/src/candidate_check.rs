@@ -36,7 +36,7 @@ pub enum Recorded {
 
 /// An order about a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum OrderKind {
     /// To promote it.
     Promote,
     /// To pin it.
@@ -163,10 +163,10 @@ pub trait CandidateCheck: Send + Sync {
     async fn install(&self, candidate: &Plugin);
 
     /// Returns who gave an order about the version with this digest, if that is known.
-    async fn who(&self, order: Order, digest: &Digest) -> Option<String>;
+    async fn who(&self, order: OrderKind, digest: &Digest) -> Option<String>;
 
     /// Returns how to give an order about a version; without a version, how to take it back.
-    fn how_to(&self, order: Order, digest: Option<&Digest>) -> String;
+    fn how_to(&self, order: OrderKind, digest: Option<&Digest>) -> String;
 
     /// Reports a held-back candidate to its users; `None`: no candidate is held back any more.
     fn announce(&self, held: Option<&HeldBack>);

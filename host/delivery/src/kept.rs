@@ -46,7 +46,7 @@ pub struct Versions {
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
+struct KeptVersions {
     versions: Vec<KeptVersion>,
 }
 
@@ -72,7 +72,7 @@ impl Versions {
 
     /// Returns all versions, last live first.
     pub fn list(&self) -> Vec<KeptVersion> {
-        self.load::<Record>(RECORD).versions
+        self.load::<KeptVersions>(RECORD).versions
     }
 
     /// Reads a document of the folder. What is missing or damaged counts as empty.
@@ -161,7 +161,7 @@ impl Versions {
         versions.insert(0, version);
         versions.truncate(self.count);
         self.fit(&mut versions, free);
-        let text = serde_json::to_vec_pretty(&Record {
+        let text = serde_json::to_vec_pretty(&KeptVersions {
             versions: versions.clone(),
         })?;
         self.write(&self.folder.join(RECORD), &text)?;

@@ -16,7 +16,9 @@ use tracing::{debug, error, info, warn};
 use self::held::Waiting;
 pub use self::plugin_file::PluginFile;
 use super::acceptance;
-use super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, ProofResult, Recorded, UNMATCHED_PIN};
+use super::candidate_check::{
+    CandidateCheck, HeldBack, OrderKind, Orders, ProofResult, Recorded, UNMATCHED_PIN,
+};
 use super::history::{History, HistoryEntry, Why};
 use super::kept::Versions;
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
@@ -290,7 +292,7 @@ impl Slot {
             && let Err(older) =
                 acceptance::check_age(&self.expected.trust, plugin.description(), live.description())
         {
-            let how = self.proof.how_to(Order::Pin, digest.as_ref());
+            let how = self.proof.how_to(OrderKind::Pin, digest.as_ref());
             self.fail(&format!("{older}: {how}"), digest, false);
             return None;
         }
@@ -390,7 +392,7 @@ impl Slot {
         let Expected { controller, .. } = &self.expected;
         let message = format!(
             "the version {pin} is pinned, and {problem}; put it into the file, or remove the pin: {}",
-            self.proof.how_to(Order::Pin, None)
+            self.proof.how_to(OrderKind::Pin, None)
         );
         self.report_pin(Some(&message));
         match self.digest() {
@@ -548,8 +550,8 @@ impl Slot {
             diff,
         };
         let order = match why {
-            Why::Forced => Some(Order::Promote),
-            Why::RolledBack => Some(Order::Pin),
+            Why::Forced => Some(OrderKind::Promote),
+            Why::RolledBack => Some(OrderKind::Pin),
             _ => None,
         };
         let proof = Arc::clone(&self.proof);

@@ -20,7 +20,7 @@ pub const AGAIN_ANNOTATION: &str = "operator-host.dev/generate-again";
 
 /// The Secrets that were generated for one parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct GeneratedSecrets {
     /// The UID of the parent: a copy of the annotation says nothing about another one.
     uid: String,
     /// By the names of the Secrets.
@@ -33,7 +33,7 @@ struct Entry {
     keys: BTreeSet<String>,
 }
 
-impl Record {
+impl GeneratedSecrets {
     /// Returns the record of a parent; an empty one if it has none.
     pub fn of(parent: &DynamicObject) -> Self {
         let uid = parent.uid().unwrap_or_default();
@@ -107,7 +107,7 @@ pub fn lost(
     existing: Option<&DynamicObject>,
     beside: bool,
 ) -> Option<String> {
-    let (what, order) = Record::of(parent).loss(wanted, existing, beside)?;
+    let (what, order) = GeneratedSecrets::of(parent).loss(wanted, existing, beside)?;
     if names(parent, AGAIN_ANNOTATION).any(|name| name == order) {
         return None;
     }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_record_proves_one_secret_and_is_of_one_parent() {
         let of = |uid: &str| {
-            Record::of(&object(
+            GeneratedSecrets::of(&object(
                 uid,
                 "shop",
                 &json!({ RECORD_ANNOTATION: record("p") }),
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(
             of("p").text(),
             Some(record("p")).map(|text| {
-                serde_json::to_string(&serde_json::from_str::<Record>(&text).unwrap()).unwrap()
+                serde_json::to_string(&serde_json::from_str::<GeneratedSecrets>(&text).unwrap()).unwrap()
             })
         );
         assert_eq!(of("copy").text(), None);

@@ -13,7 +13,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
 use kube::core::DynamicObject;
 
-use super::generated::{Record, names};
+use super::generated::{GeneratedSecrets, names};
 use operator_host_contract::Kind;
 use operator_host_core::digest::hex;
 use operator_host_core::object::{GENERATED_LABEL, NamespacedName, PARENT_ANNOTATION, annotation, label};
@@ -93,7 +93,7 @@ impl SecretProof<'_> {
             return false;
         }
         match self {
-            Self::Key(_) => self.has_key_of(kind, parent, secret) || Record::of(parent).has(secret),
+            Self::Key(_) => self.has_key_of(kind, parent, secret) || GeneratedSecrets::of(parent).has(secret),
             Self::Label => true,
         }
     }

@@ -18,7 +18,7 @@ type Hash = [u8; 32];
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Answer {
+pub(super) struct ComparedAnswer {
     /// Of the whole answer.
     hash: Hash,
     /// The beginning of the answer, as YAML.
@@ -31,7 +31,7 @@ pub(super) struct Answer {
 #[derive(Debug, Default)]
 pub(super) struct SecretValues(HashMap<Hash, Vec<Hash>>);
 
-impl Answer {
+impl ComparedAnswer {
     /// Hides the values of Secrets, in such a way that values that differ between answers still differ.
     pub(super) fn new(mut answer: Value, values: &mut SecretValues) -> Self {
         let hash = hash(&answer);
@@ -95,7 +95,7 @@ mod tests {
         let large = |last: u32| {
             let mut list: Vec<_> = (0..200_000).collect();
             list.push(last);
-            Answer::new(
+            ComparedAnswer::new(
                 json!({ "status": { "list": list } }),
                 &mut SecretValues::default(),
             )
@@ -114,7 +114,7 @@ mod tests {
         let mut shown = |name: &str, value: &str| {
             let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
                 "stringData": { "password": value } });
-            Answer::new(json!({ "children": [secret] }), &mut values).shown
+            ComparedAnswer::new(json!({ "children": [secret] }), &mut values).shown
         };
         for (name, value, expected) in [
             ("a", "x", "password: (hidden)"),

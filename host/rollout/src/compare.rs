@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use similar::{ChangeTag, TextDiff};
 
-use super::answer::{Answer, MAX_SHOWN};
+use super::answer::{ComparedAnswer, MAX_SHOWN};
 use super::shadow::{Effect, in_words};
 use operator_host_core::object::{NamespacedName, first_few};
 use operator_host_core::text::shorten;
@@ -264,7 +264,7 @@ fn named(children: &[String]) -> String {
 }
 
 /// Returns the diff of two answers for one object.
-fn difference(object: &NamespacedName, live: Option<&Answer>, candidate: &Answer) -> String {
+fn difference(object: &NamespacedName, live: Option<&ComparedAnswer>, candidate: &ComparedAnswer) -> String {
     let is_cut = candidate.is_cut || live.is_some_and(|live| live.is_cut);
     let live = live.map_or("", |live| &live.shown);
     let diff = compared(live, &candidate.shown);

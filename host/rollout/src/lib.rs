@@ -43,7 +43,7 @@ use operator_host_core::object::{
 };
 use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::{
-    Blamed, CandidateCheck, HeldBack, Order, Orders, Progress, ProofResult, Recorded, UNMATCHED_PIN,
+    Blamed, CandidateCheck, HeldBack, OrderKind, Orders, Progress, ProofResult, Recorded, UNMATCHED_PIN,
 };
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::Reason;
@@ -323,7 +323,7 @@ impl Proving {
         }
         let hint = async {
             tokio::time::sleep(HINT).await;
-            let promote = self.how_to(Order::Promote, Some(candidate.digest()));
+            let promote = self.how_to(OrderKind::Promote, Some(candidate.digest()));
             warn!(
                 controller = self.config().name,
                 digest = %candidate.digest(),
@@ -352,7 +352,7 @@ impl Proving {
 
     /// Returns what to do about a version that is held back.
     fn advice(&self, live: Option<&Plugin>, candidate: &Plugin) -> String {
-        let promote = self.how_to(Order::Promote, Some(candidate.digest()));
+        let promote = self.how_to(OrderKind::Promote, Some(candidate.digest()));
         if live.is_some() {
             return format!("fix the plugin, or promote this version anyway: {promote}");
         }
@@ -442,10 +442,10 @@ impl CandidateCheck for Proving {
         }
     }
 
-    async fn who(&self, order: Order, digest: &Digest) -> Option<String> {
+    async fn who(&self, order: OrderKind, digest: &Digest) -> Option<String> {
         let config = self.config();
         let configured = config.proving.promote.iter().any(|prefix| prefix.matches(digest));
-        if order == Order::Promote && configured && !config.is_object() {
+        if order == OrderKind::Promote && configured && !config.is_object() {
             return Some("the configuration".to_owned());
         }
         let definition = self.definition()?;
@@ -453,7 +453,7 @@ impl CandidateCheck for Proving {
         orders::who(&client, &config, &definition, order).await
     }
 
-    fn how_to(&self, order: Order, digest: Option<&Digest>) -> String {
+    fn how_to(&self, order: OrderKind, digest: Option<&Digest>) -> String {
         let definition = self.definition();
         let digest = digest.map(Digest::short);
         orders::command(&self.config(), definition.as_deref(), order, digest.as_deref())

@@ -10,14 +10,14 @@ use crate::definitions::{installed, owning};
 use operator_host_cluster::discovery::controllers;
 use operator_host_config::{ControllerConfig, object};
 use operator_host_core::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};
-use operator_host_delivery::candidate_check::Order;
+use operator_host_delivery::candidate_check::OrderKind;
 
 /// Returns the command that gives an order about a version; without a version it takes the order back. `definition` is the name of
 /// the kind's definition.
 pub fn command(
     config: &ControllerConfig,
     definition: Option<&str>,
-    order: Order,
+    order: OrderKind,
     digest: Option<&str>,
 ) -> String {
     let (field, annotation) = names(order);
@@ -33,8 +33,8 @@ pub fn command(
         }
         None => {
             let field = match order {
-                Order::Promote => "proving.promote",
-                Order::Pin => "sha256",
+                OrderKind::Promote => "proving.promote",
+                OrderKind::Pin => "sha256",
             };
             format!("`{field}: {}` in the configuration", digest.unwrap_or_default())
         }
@@ -46,7 +46,7 @@ pub(super) async fn who(
     client: &Client,
     config: &ControllerConfig,
     definition: &str,
-    order: Order,
+    order: OrderKind,
 ) -> Option<String> {
     let (field, annotation) = names(order);
     let field = format!("f:{field}");
@@ -63,10 +63,10 @@ pub(super) async fn who(
     manager_of(&definition, &["f:metadata", "f:annotations", &annotation])
 }
 
-const fn names(order: Order) -> (&'static str, &'static str) {
+const fn names(order: OrderKind) -> (&'static str, &'static str) {
     match order {
-        Order::Promote => ("promote", PROMOTE_ANNOTATION),
-        Order::Pin => ("pin", PIN_ANNOTATION),
+        OrderKind::Promote => ("promote", PROMOTE_ANNOTATION),
+        OrderKind::Pin => ("pin", PIN_ANNOTATION),
     }
 }
 

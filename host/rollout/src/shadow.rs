@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, SecretValues};
+use super::answer::{ComparedAnswer, SecretValues};
 use super::off_the_serving_threads;
 use crate::definitions::installed;
 use operator_host_config::DefinitionsMode;
@@ -43,7 +43,7 @@ pub(super) struct Snapshot {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Effect {
     /// The answer, with its parts in a canonical order.
-    pub(super) answer: Answer,
+    pub(super) answer: ComparedAnswer,
     /// Observed children that would be deleted.
     pub(super) deleted: BTreeSet<Identity>,
     /// Observed children that are retained and would no longer be managed.
@@ -200,7 +200,7 @@ impl Snapshot {
         let schema = known.schema_for(plugin);
         let work = move || {
             let refused = known.refused(&parent, schema.as_ref(), &response, &plan, now);
-            let answer = Answer::new(shown(response, &plan), &mut hidden);
+            let answer = ComparedAnswer::new(shown(response, &plan), &mut hidden);
             // The answer as a whole is gone.
             drop((plan, share));
             (refused, answer, hidden)

@@ -25,7 +25,7 @@ pub(crate) mod url;
 mod value;
 
 pub use defaults::fill_defaults;
-pub use rules::{Verdict, problems, validate};
+pub use rules::{RuleVerdict, problems, validate};
 
 /// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]

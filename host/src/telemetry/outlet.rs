@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::export::Exporter;
 use super::settings::Export;
-use operator_host_telemetry::metrics::losses::{Losses, Reason, Signal};
+use operator_host_telemetry::metrics::losses::{LossReason, Losses, Signal};
 
 /// Logs once when a collector rejects telemetry and once when it accepts it again. Counts the lost telemetry.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Outlet {
                 }
             }
             Err(error) => {
-                self.losses.add(self.signal, Reason::Refused, items);
+                self.losses.add(self.signal, LossReason::Refused, items);
                 if !self.failing.swap(true, Ordering::Relaxed) {
                     warn!(signal, endpoint, %error, "the collector does not accept telemetry: dropping it until it does");
                 }
@@ -59,7 +59,7 @@ impl Outlet {
     }
 
     fn full(&self) {
-        self.losses.add(self.signal, Reason::QueueFull, 1);
+        self.losses.add(self.signal, LossReason::QueueFull, 1);
         if !self.overflowing.swap(true, Ordering::Relaxed) {
             let (signal, endpoint) = (self.signal.as_str(), &self.endpoint);
             warn!(
@@ -295,7 +295,7 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
         let dropped = losses
             .all()
-            .find(|(signal, reason, _)| (*signal, *reason) == (Signal::Traces, Reason::QueueFull))
+            .find(|(signal, reason, _)| (*signal, *reason) == (Signal::Traces, LossReason::QueueFull))
             .map_or(0, |(_, _, count)| count);
         assert!((SPANS - KEPT..=SPANS - 2048).contains(&dropped), "{dropped}");
         // Dropping the provider would wait for the collector.

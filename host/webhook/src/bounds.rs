@@ -14,7 +14,7 @@ const MIB: usize = 1 << 20;
 /// What addresses share. One address gets at most three quarters of it, so that its slow requests leave some to others:
 /// often all requests of the API servers come from one address.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct Parts {
     all: Arc<Semaphore>,
     of_one: usize,
     /// The part of each address that has or wants some.
@@ -23,12 +23,12 @@ pub(super) struct Shares {
 
 /// A part while it is held.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct Part {
     _own: Option<OwnedSemaphorePermit>,
     _all: Option<OwnedSemaphorePermit>,
 }
 
-impl Shares {
+impl Parts {
     pub(super) fn new(amount: usize) -> Self {
         Self {
             all: Arc::new(Semaphore::new(amount)),
@@ -38,10 +38,10 @@ impl Shares {
     }
 
     /// Waits until an address may have this much. If that is more than its part, it gets its whole part.
-    pub(super) async fn take(&self, peer: IpAddr, amount: usize) -> Share {
+    pub(super) async fn take(&self, peer: IpAddr, amount: usize) -> Part {
         let amount = u32::try_from(amount.min(self.of_one)).unwrap_or(u32::MAX);
         // Neither is ever closed.
-        Share {
+        Part {
             _own: self.of(peer).acquire_many_owned(amount).await.ok(),
             _all: Arc::clone(&self.all).acquire_many_owned(amount).await.ok(),
         }
@@ -64,21 +64,21 @@ impl Shares {
 pub(super) struct Room {
     /// The most bytes of a small one.
     most: usize,
-    small: Shares,
-    large: Shares,
+    small: Parts,
+    large: Parts,
 }
 
 impl Room {
     fn new(most: usize, small: usize, large: usize) -> Self {
         Self {
             most,
-            small: Shares::new(small / KIB),
-            large: Shares::new(large / KIB),
+            small: Parts::new(small / KIB),
+            large: Parts::new(large / KIB),
         }
     }
 
     /// Waits until there is room for this many bytes of an address.
-    pub(super) async fn take(&self, peer: IpAddr, bytes: usize) -> Share {
+    pub(super) async fn take(&self, peer: IpAddr, bytes: usize) -> Part {
         let room = if bytes <= self.most {
             &self.small
         } else {
@@ -200,15 +200,15 @@ mod tests {
         IpAddr::from([10, 0, 0, n])
     }
 
-    /// Returns the share, unless an address has to wait for it.
+    /// Returns the part, unless an address has to wait for it.
     fn at_once<T>(room: impl Future<Output = T>) -> Option<T> {
         room.now_or_never()
     }
 
     #[tokio::test]
     async fn one_address_leaves_a_quarter_to_others() {
-        let shares = Shares::new(4);
-        let take = |n: u8| at_once(shares.take(peer(n), 1));
+        let parts = Parts::new(4);
+        let take = |n: u8| at_once(parts.take(peer(n), 1));
         let one = [take(1), take(1), take(1)];
         assert!(one.iter().all(Option::is_some) && take(1).is_none());
         let other = [take(2)];
@@ -218,7 +218,7 @@ mod tests {
         assert!(take(3).is_some() && take(1).is_some());
         drop(other);
         assert!(take(4).is_some());
-        assert_eq!(shares.peers.lock().unwrap().len(), 1, "nothing stays");
+        assert_eq!(parts.peers.lock().unwrap().len(), 1, "nothing stays");
     }
 
     #[test]
@@ -287,8 +287,8 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_a_part_does_not_wait_for_ever() {
-        let shares = Shares::new(4);
-        let all = at_once(shares.take(peer(1), 5));
-        assert!(all.is_some() && at_once(shares.take(peer(1), 1)).is_none());
+        let parts = Parts::new(4);
+        let all = at_once(parts.take(peer(1), 5));
+        assert!(all.is_some() && at_once(parts.take(peer(1), 1)).is_none());
     }
 }

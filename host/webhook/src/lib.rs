@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use self::bounds::{Asker, Share};
+use self::bounds::{Asker, Part};
 use self::conversion_review::ConversionReview;
 use self::review::Review;
 use self::server::Ask;
@@ -150,14 +150,14 @@ impl WebhookTargets {
     }
 
     /// Converts the objects of a review with a body of this size, whose caller waits until a time. Returns them with
-    /// their share of the room, and the name of the controller.
+    /// their part of the room, and the name of the controller.
     async fn convert(
         &self,
         review: &ConversionReview<'_>,
         body: usize,
         asker: Asker<'_>,
         until: tokio::time::Instant,
-    ) -> (String, Result<(Vec<String>, Option<Share>), NoDecision>) {
+    ) -> (String, Result<(Vec<String>, Option<Part>), NoDecision>) {
         let kind = match review.kind() {
             None => return (String::new(), Ok((Vec::new(), None))),
             Some(Err(why)) => {
@@ -180,7 +180,7 @@ impl WebhookTargets {
             _ => NOT_CONVERTED,
         };
         self.log(&name, what, converted.as_ref().err());
-        (name, converted.map(|(objects, share)| (objects, Some(share))))
+        (name, converted.map(|(objects, part)| (objects, Some(part))))
     }
 
     /// Sets the defaults of a resource that is about to be written, or decides whether it may be. Also returns the name of

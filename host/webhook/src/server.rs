@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::bounds::{Asker, Rooms, Share};
+use super::bounds::{Asker, Part, Rooms};
 use super::certificates;
 use super::conversion_review::{self, ConversionReview};
 use super::review::Review;
@@ -47,7 +47,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_PART: u32 = 20;
 /// Maximum number of connections: an API server opens one per waiting review.
 const CONNECTIONS: usize = 256;
-/// How long a connection lasts, and with it the share of a caller that does not read its answer.
+/// How long a connection lasts, and with it the part of a caller that does not read its answer.
 const LIFE: Duration = Duration::from_secs(60);
 /// Maximum size of a request's head.
 const HEAD: usize = 64 << 10;
@@ -185,7 +185,7 @@ impl Webhook {
 
     async fn review(&self, body: Body, ask: Ask, caller: &Caller) -> Result<Response, Response> {
         let asker = self.asker(caller);
-        let (body, share) = read(body, asker, self.rooms.sizes.review).await?;
+        let (body, part) = read(body, asker, self.rooms.sizes.review).await?;
         let review = Review::parse(&body).map_err(|error| {
             plain(
                 StatusCode::BAD_REQUEST,
@@ -209,12 +209,12 @@ impl Webhook {
         let decision =
             decision.map_err(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, words(&error, caller)))?;
         let text = response(&review.uid, &decision).to_string();
-        Ok(respond(vec![text.into()], vec![share]))
+        Ok(respond(vec![text.into()], vec![part]))
     }
 
     async fn convert(&self, body: Body, caller: &Caller, until: Instant) -> Result<Response, Response> {
         let asker = self.asker(caller);
-        let (body, share) = read(body, asker, self.rooms.sizes.conversion).await?;
+        let (body, part) = read(body, asker, self.rooms.sizes.conversion).await?;
         let review = ConversionReview::parse(&body).map_err(|error| {
             plain(
                 StatusCode::BAD_REQUEST,
@@ -234,10 +234,10 @@ impl Webhook {
             result,
             "converted"
         );
-        let mut shares = vec![share];
+        let mut parts = vec![part];
         let converted = match converted {
-            Ok((objects, share)) => {
-                shares.extend(share);
+            Ok((objects, part)) => {
+                parts.extend(part);
                 Ok(objects)
             }
             Err(error) if error.try_again => return Err(again(words(&error, caller))),
@@ -245,7 +245,7 @@ impl Webhook {
         };
         Ok(respond(
             conversion_review::response(&review.uid, converted),
-            shares,
+            parts,
         ))
     }
 
@@ -266,8 +266,8 @@ fn words<'a>(error: &'a NoDecision, caller: &Caller) -> &'a str {
     }
 }
 
-/// Reads a whole body of a limited size when there is room for it. Returns it with its share of the room.
-async fn read(body: Body, asker: Asker<'_>, limit: usize) -> Result<(Vec<u8>, Share), Response> {
+/// Reads a whole body of a limited size when there is room for it. Returns it with its part of the room.
+async fn read(body: Body, asker: Asker<'_>, limit: usize) -> Result<(Vec<u8>, Part), Response> {
     let too_large = || {
         plain(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -280,7 +280,7 @@ async fn read(body: Body, asker: Asker<'_>, limit: usize) -> Result<(Vec<u8>, Sh
         .ok()
         .filter(|length| *length <= limit)
         .ok_or_else(too_large)?;
-    let share = asker.rooms.bodies.take(asker.peer, length).await;
+    let part = asker.rooms.bodies.take(asker.peer, length).await;
     let reading = async {
         let mut body = Limited::new(body, limit);
         let mut text = Vec::new();
@@ -291,7 +291,7 @@ async fn read(body: Body, asker: Asker<'_>, limit: usize) -> Result<(Vec<u8>, Sh
             })?;
             text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
         }
-        Ok((text, share))
+        Ok((text, part))
     };
     match timeout(BODY_TIMEOUT, reading).await {
         Ok(read) => read,
@@ -343,11 +343,11 @@ fn again(body: &str) -> Response {
     (headers, plain(StatusCode::INTERNAL_SERVER_ERROR, body)).into_response()
 }
 
-/// Answers with JSON in pieces, whose shares end when the last piece is sent.
-fn respond(mut pieces: Vec<Bytes>, shares: Vec<Share>) -> Response {
+/// Answers with JSON in pieces, whose parts end when the last piece is sent.
+fn respond(mut pieces: Vec<Bytes>, parts: Vec<Part>) -> Response {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if let Some(last) = pieces.pop() {
-        pieces.push(Bytes::from_owner(Sent(last, shares)));
+        pieces.push(Bytes::from_owner(Sent(last, parts)));
     }
     let headers = [
         (CONTENT_TYPE, "application/json".to_owned()),
@@ -357,10 +357,10 @@ fn respond(mut pieces: Vec<Bytes>, shares: Vec<Share>) -> Response {
     (headers, Body::from_stream(stream::iter(pieces))).into_response()
 }
 
-/// Bytes that keep shares until they are sent.
+/// Bytes that keep parts until they are sent.
 struct Sent(
     Bytes,
-    #[expect(dead_code, reason = "held until it is dropped")] Vec<Share>,
+    #[expect(dead_code, reason = "held until it is dropped")] Vec<Part>,
 );
 
 impl AsRef<[u8]> for Sent {
@@ -390,9 +390,9 @@ mod tests {
         let room = Rooms::new(usize::MAX).work;
         let peer = std::net::IpAddr::from([10, 0, 0, 1]);
         let all = Sizes::FULL.object;
-        let share = room.take(peer, all).await;
+        let part = room.take(peer, all).await;
         let pieces = vec![Bytes::from_static(b"[1"), Bytes::from_static(b"]")];
-        let answer = respond(pieces, vec![share]);
+        let answer = respond(pieces, vec![part]);
         assert_eq!(answer.headers()[CONTENT_LENGTH], "3");
         let mut body = answer.into_body();
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();

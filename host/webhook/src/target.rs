@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::bounds::{Asker, Share, Shares};
+use super::bounds::{Asker, Part, Parts};
 use super::review::Review;
 use super::server::Ask;
 use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, validating};
@@ -40,8 +40,8 @@ pub struct PluginTarget {
     next: watch::Receiver<Option<Plugin>>,
     /// The requests that are answered at the same time. They are separate from the reconciles of the controller, so that
     /// neither delays the other. Reads wait for conversions, so reviews must not delay these.
-    conversions: Shares,
-    reviews: Shares,
+    conversions: Parts,
+    reviews: Parts,
 }
 
 impl PluginTarget {
@@ -58,8 +58,8 @@ impl PluginTarget {
             plugin,
             fallback,
             next,
-            conversions: Shares::new(TURNS),
-            reviews: Shares::new(TURNS),
+            conversions: Parts::new(TURNS),
+            reviews: Parts::new(TURNS),
         }
     }
 
@@ -80,7 +80,7 @@ impl PluginTarget {
         converter.unwrap_or(&self.plugin).clone()
     }
 
-    /// Converts objects to a version, each in its place. Returns them with their share of the room. `body` is the size
+    /// Converts objects to a version, each in its place. Returns them with their part of the room. `body` is the size
     /// of the request, whose caller waits until a time.
     ///
     /// # Errors
@@ -92,12 +92,12 @@ impl PluginTarget {
         body: usize,
         asker: Asker<'_>,
         until: Instant,
-    ) -> Result<(Vec<String>, Share), NoDecision> {
+    ) -> Result<(Vec<String>, Part), NoDecision> {
         // First the turn: requests that wait for a plugin must not hold the room of others.
         let _turn = self.conversions.take(asker.peer, 1).await;
         let plugin = self.converting(to, objects).await?;
         let room = asker.rooms.sizes.converted(body);
-        let share = asker.rooms.work.take(asker.peer, room).await;
+        let part = asker.rooms.work.take(asker.peer, room).await;
         let convert = |plugin, until| {
             let purpose = Purpose::Request(&self.calls, until);
             conversion::convert(purpose, plugin, to, objects, room)
@@ -119,7 +119,7 @@ impl PluginTarget {
             detail: error.to_string(),
             try_again: matches!(error, ConversionError::UnknownVersion(_)),
         })?;
-        Ok((converted, share))
+        Ok((converted, part))
     }
 
     /// Sets the defaults of an object, or decides whether it may be written.

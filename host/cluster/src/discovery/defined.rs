@@ -13,7 +13,7 @@ use operator_host_contract::Kind;
 use operator_host_core::crd::definition;
 
 /// The fields; `None` when no definition serves the kind.
-pub(super) type Answer = Result<Option<StatusFields>, Failure>;
+pub(super) type DefinedStatus = Result<Option<StatusFields>, Failure>;
 
 impl Discovery {
     /// Returns what the definition of a kind says about its status.
@@ -25,7 +25,7 @@ impl Discovery {
         kind: &Kind,
         resource: &ResolvedKind,
     ) -> Result<StatusFields, KindError> {
-        let is_enough = |answer: &Answer, age: Duration| match answer {
+        let is_enough = |answer: &DefinedStatus, age: Duration| match answer {
             Ok(fields) => fields.is_some(),
             Err(failure) => failure.counts(age),
         };
@@ -40,7 +40,7 @@ impl Discovery {
     }
 }
 
-async fn ask(client: Client, kind: Kind, plural: String) -> Answer {
+async fn ask(client: Client, kind: Kind, plural: String) -> DefinedStatus {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     let definitions: Api<CustomResourceDefinition> = Api::all(client);
     // The host may list definitions, since it watches them.

@@ -9,11 +9,11 @@ use crate::Problem;
 #[error("{message}")]
 pub struct RegistryError {
     message: String,
-    reason: Reason,
+    reason: Cause,
 }
 
 #[derive(Debug)]
-enum Reason {
+enum Cause {
     NotFound,
     Slow,
     /// It has too many requests, and asks to wait.
@@ -25,7 +25,7 @@ impl From<String> for RegistryError {
     fn from(message: String) -> Self {
         Self {
             message,
-            reason: Reason::Other,
+            reason: Cause::Other,
         }
     }
 }
@@ -40,14 +40,14 @@ impl RegistryError {
     pub(super) fn not_found(message: String) -> Self {
         Self {
             message,
-            reason: Reason::NotFound,
+            reason: Cause::NotFound,
         }
     }
 
     pub(crate) fn slow(host: &str, limit: Duration) -> Self {
         Self {
             message: format!("{host} did not answer within {limit:?}"),
-            reason: Reason::Slow,
+            reason: Cause::Slow,
         }
     }
 
@@ -55,23 +55,23 @@ impl RegistryError {
     pub(super) fn asks_to_wait(message: String, wait: Option<Duration>) -> Self {
         Self {
             message,
-            reason: wait.map_or(Reason::Other, Reason::Busy),
+            reason: wait.map_or(Cause::Other, Cause::Busy),
         }
     }
 
     /// Whether the registry does not have what was asked for.
     pub(super) const fn is_not_found(&self) -> bool {
-        matches!(self.reason, Reason::NotFound)
+        matches!(self.reason, Cause::NotFound)
     }
 
     pub(super) const fn is_slow(&self) -> bool {
-        matches!(self.reason, Reason::Slow)
+        matches!(self.reason, Cause::Slow)
     }
 
     /// Returns the time that the registry asks to wait before the next request.
     pub(crate) const fn wait(&self) -> Option<Duration> {
         match self.reason {
-            Reason::Busy(wait) => Some(wait),
+            Cause::Busy(wait) => Some(wait),
             _ => None,
         }
     }

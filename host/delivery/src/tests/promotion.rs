@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::super::candidate_check::{
-    CandidateCheck, HeldBack, Order, Orders, Progress, ProofResult, Recorded,
+    CandidateCheck, HeldBack, OrderKind, Orders, Progress, ProofResult, Recorded,
 };
 use super::super::kept::Versions;
 use super::super::registry::{Live, Slot};
@@ -88,11 +88,11 @@ impl CandidateCheck for Fake {
 
     async fn install(&self, _candidate: &Plugin) {}
 
-    async fn who(&self, order: Order, _digest: &Digest) -> Option<String> {
+    async fn who(&self, order: OrderKind, _digest: &Digest) -> Option<String> {
         Some(format!("{order:?} by a user"))
     }
 
-    fn how_to(&self, order: Order, digest: Option<&Digest>) -> String {
+    fn how_to(&self, order: OrderKind, digest: Option<&Digest>) -> String {
         format!("{order:?} {digest:?}")
     }
 

@@ -19,7 +19,7 @@ use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_contract::{GeneratedValue, Response};
 use operator_host_core::child_rules::Removal;
 use operator_host_core::object::{ChildRef, is_terminating};
-use operator_host_desired::generated::{RECORD_ANNOTATION, Record};
+use operator_host_desired::generated::{GeneratedSecrets, RECORD_ANNOTATION};
 use operator_host_desired::ownership::owns;
 use operator_host_desired::plan::{DesiredSecret, Plan};
 use operator_host_desired::provenance::PROOF_ANNOTATION;
@@ -163,7 +163,7 @@ async fn record(
     generated: &Generated<'_>,
 ) -> Result<Arc<DynamicObject>, ApiError> {
     let newest = run.caches.as_seen(parent);
-    let before = Record::of(newest.as_ref().unwrap_or(parent));
+    let before = GeneratedSecrets::of(newest.as_ref().unwrap_or(parent));
     let mut now = before.clone();
     if run.config.rules.generated == Removal::Delete {
         // Also one that the plan leaves out: that it is lost must not be forgotten.

@@ -17,7 +17,7 @@ fn key(name: &str) -> Identity {
 fn effect(answer: Value, deleted: &[&str], left: &[&str]) -> Effect {
     let keys = |names: &[&str]| names.iter().map(|name| key(name)).collect::<BTreeSet<_>>();
     Effect {
-        answer: Answer::new(answer, &mut SecretValues::default()),
+        answer: ComparedAnswer::new(answer, &mut SecretValues::default()),
         deleted: keys(deleted),
         left: keys(left),
         refused: BTreeSet::new(),
@@ -163,7 +163,7 @@ fn deletions_count_also_where_the_live_version_fails() {
 fn diff_of(live: &Value, candidate: &Value) -> String {
     let mut values = SecretValues::default();
     let [live, candidate] = [live, candidate].map(|answer| Effect {
-        answer: Answer::new(answer.clone(), &mut values),
+        answer: ComparedAnswer::new(answer.clone(), &mut values),
         ..effect(Value::Null, &[], &[])
     });
     first_difference(&live, &candidate) + &difference(&object("a"), Some(&live.answer), &candidate.answer)
@@ -202,7 +202,7 @@ fn a_diff_has_its_bounds_and_no_secret_in_it() {
     }
 
     let many = |prefix: &str| json!((0..500).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>());
-    let many = |prefix: &str| Answer::new(many(prefix), &mut SecretValues::default());
+    let many = |prefix: &str| ComparedAnswer::new(many(prefix), &mut SecretValues::default());
     let diff = difference(&object("a"), Some(&many("a")), &many("b"));
     assert!(diff.lines().count() <= MAX_LINES + 1 && diff.len() <= MAX_BYTES);
     assert!(diff.ends_with("more lines"), "{diff}");

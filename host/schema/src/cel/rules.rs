@@ -35,7 +35,7 @@ const EXHAUSTED: &str =
 
 /// What the rules say about an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct RuleVerdict {
     /// The violated rules, in the API server's words: `spec.a: Invalid value: "object": message`.
     pub violations: Vec<String>,
     /// The rules that only the API server can evaluate, and why.
@@ -43,7 +43,7 @@ pub struct Verdict {
 }
 
 /// Applies the rules of a schema to an object that fits the schema. `old` is the object that it replaces.
-pub fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> Verdict {
+pub fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> RuleVerdict {
     applied(schema, object, old, Instant::now() + TIME).verdict
 }
 
@@ -51,7 +51,7 @@ pub fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> Verdict 
 fn applied(schema: &Value, object: &Value, old: Option<&Value>, deadline: Instant) -> Walk {
     let mut walk = Walk {
         path: String::new(),
-        verdict: Verdict::default(),
+        verdict: RuleVerdict::default(),
         fuel: Fuel::new(OBJECT, deadline),
         is_exhausted: false,
         parsed: HashMap::new(),
@@ -134,7 +134,7 @@ fn shortened(text: &str) -> Cow<'_, str> {
 struct Walk {
     /// The path of the current value.
     path: String,
-    verdict: Verdict,
+    verdict: RuleVerdict,
     fuel: Fuel,
     is_exhausted: bool,
     /// Each expression by its place in memory.

@@ -26,14 +26,14 @@ impl Signal {
 
 /// Why telemetry was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum LossReason {
     /// The host produced more than the collector accepted.
     QueueFull,
     /// The collector was away, too slow, or refused it.
     Refused,
 }
 
-impl Reason {
+impl LossReason {
     /// One word, for a label.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -49,16 +49,16 @@ pub struct Losses([[AtomicU64; 2]; 3]);
 
 impl Losses {
     /// Counts what was dropped.
-    pub fn add(&self, signal: Signal, reason: Reason, items: usize) {
+    pub fn add(&self, signal: Signal, reason: LossReason, items: usize) {
         self.0[signal as usize][reason as usize].fetch_add(items as u64, Ordering::Relaxed);
     }
 
     /// The count of each signal and reason, those of nothing too.
-    pub fn all(&self) -> impl Iterator<Item = (Signal, Reason, u64)> {
+    pub fn all(&self) -> impl Iterator<Item = (Signal, LossReason, u64)> {
         [Signal::Traces, Signal::Metrics, Signal::Logs]
             .into_iter()
             .flat_map(move |signal| {
-                [Reason::QueueFull, Reason::Refused]
+                [LossReason::QueueFull, LossReason::Refused]
                     .into_iter()
                     .map(move |reason| {
                         (

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Case, yaml};
 use crate::plugin::Reconciler;
-use operator_host_schema::cel::{self, Verdict};
+use operator_host_schema::cel::{self, RuleVerdict};
 
 impl Case {
     /// Sets the resource that the parent replaces, from YAML: rules about changes compare it with the parent.
@@ -57,7 +57,7 @@ impl Case {
             resource
         };
         let (resource, old) = (completed(&self.parent), self.old.as_ref().map(completed));
-        let Verdict { violations, left } = cel::validate(schema, &resource, old.as_ref());
+        let RuleVerdict { violations, left } = cel::validate(schema, &resource, old.as_ref());
         assert!(
             left.is_empty(),
             "only an API server can tell: {}",

@@ -35,7 +35,7 @@ fn each_object_violates_the_rules_that_it_violates_for_an_api_server() {
 }
 
 /// Returns what one rule about a value says.
-fn one(rule: &str, schema: Value, value: &Value) -> Verdict {
+fn one(rule: &str, schema: Value, value: &Value) -> RuleVerdict {
     let mut schema = schema;
     schema["x-kubernetes-validations"] = json!([{ "rule": rule }]);
     let schema = json!({ "type": "object", "properties": { "a": schema } });
@@ -55,7 +55,7 @@ fn a_function_that_is_missing_here_is_left_to_the_api_server() {
     );
     // What is known decides.
     let verdict = one("semver(self).major() > 1 || self == '1'", text(), &json!("1"));
-    assert_eq!(verdict, Verdict::default());
+    assert_eq!(verdict, RuleVerdict::default());
     let verdict = one("semver(self).major() > 1 && self != '1'", text(), &json!("1"));
     assert_eq!((verdict.violations.len(), verdict.left.len()), (1, 0));
 }
@@ -183,7 +183,7 @@ fn what_takes_too_long_is_stopped_as_what_costs_too_much() {
     assert!(walk.is_exhausted);
     // What costs little does not depend on the clock.
     let walk = applied(&item("self == 1"), &json!(1), None, late);
-    assert_eq!(walk.verdict, Verdict::default());
+    assert_eq!(walk.verdict, RuleVerdict::default());
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn the_deepest_expression_fits_the_stack_of_a_thread() {
         deepest("(", ")", 97),
     ] {
         let verdict = one(&rule, json!({ "type": "string" }), &json!("x"));
-        assert_eq!(verdict, Verdict::default(), "{rule}");
+        assert_eq!(verdict, RuleVerdict::default(), "{rule}");
     }
 }
 
@@ -414,7 +414,7 @@ fn every_operation_is_checked_at_its_bounds() {
         "duration('-9223372036.854775808s').getMilliseconds() == -9223372036854".to_owned(),
     ] {
         let verdict = one(&right, json!({ "type": "string" }), &json!("x"));
-        assert_eq!(verdict, Verdict::default(), "{right}");
+        assert_eq!(verdict, RuleVerdict::default(), "{right}");
     }
 }
 
