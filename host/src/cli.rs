@@ -1,4 +1,8 @@
 //! The command line. Options that can also be given as environment variables name them in `--help`.
+//!
+//! Commands that start no controller are in `author`, but for these: `explain` contains a page of this package, `plugins` asks a
+//! running host, `uninstall` is what the operator does for a Controller that is deleted, `completions` needs all commands, and
+//! `compile-plugin` is a part of the process.
 
 pub mod compile_plugin;
 pub mod completions;

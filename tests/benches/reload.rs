@@ -10,9 +10,7 @@ use control_plane::Options;
 use operator_host_config::trust::Trust;
 use operator_host_contract::Kind;
 use operator_host_core::digest::Digest;
-use operator_host_delivery::candidate_check::{
-    CandidateCheck, HeldBack, OrderKind, Orders, Progress, ProofResult, Recorded,
-};
+use operator_host_delivery::candidate_check::{CandidateCheck, OrderKind, Orders, Progress, ProofResult};
 use operator_host_delivery::registry::{Expected, Live, Slot};
 use operator_host_delivery::reload::PluginSources;
 use operator_host_runtime::{EngineOptions, Limits, Plugin, Runtime};
@@ -109,25 +107,11 @@ impl CandidateCheck for Unproved {
         watch::channel(Some(Orders::default())).1
     }
 
-    async fn recorded(&self) -> Recorded {
-        Recorded::Nothing
-    }
-
-    async fn accept(&self, _version: &Plugin, _over: &Recorded) {}
-
     async fn prove(&self, _live: Option<&Plugin>, _candidate: &Plugin, _say: Progress<'_>) -> ProofResult {
         ProofResult::NotCompared(String::new())
-    }
-
-    async fn install(&self, _candidate: &Plugin) {}
-
-    async fn who(&self, _order: OrderKind, _digest: &Digest) -> Option<String> {
-        None
     }
 
     fn how_to(&self, _order: OrderKind, _digest: Option<&Digest>) -> String {
         String::new()
     }
-
-    fn announce(&self, _held: Option<&HeldBack>) {}
 }

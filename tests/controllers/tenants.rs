@@ -50,7 +50,7 @@ async fn a_controller_keeps_its_kind_when_an_older_one_wants_it() {
 
 /// Regression: it inherited the finalizers and children of the one before, and could release them without a clean-up.
 #[tokio::test]
-async fn a_controller_that_is_made_again_takes_over_when_the_definition_says_so_and_goes_with_its_own() {
+async fn a_controller_that_is_made_again_takes_over_only_when_the_definition_says_so() {
     let (world, host) = World::running("controllers-again", &puppet(1), json!({})).await;
     world.served("a").await;
     world.until_ready("a").await;
@@ -87,11 +87,6 @@ async fn a_controller_that_is_made_again_takes_over_when_the_definition_says_so_
     // It is cleaned up by the one that may.
     world.until_gone(PUPPET, "a").await;
     world.served("b").await;
-    world.until_ready("b").await;
-    // What controllers.md says about the definition of Controllers: it takes all of them along, and nothing else.
-    world.remove(DEFINITION, "controllers.operator-host.dev").await;
-    assert!(is_held(&world.get(PUPPET, "b").await.unwrap()));
-    assert!(world.get(CONFIG_MAP, "b-child").await.is_some());
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -191,7 +186,7 @@ async fn a_team_that_may_apply_controllers_by_name_can_create_and_change_no_othe
 
 /// Regression: the status has no namespace, and had the words of a plugin about objects in any of them.
 #[tokio::test]
-async fn a_controller_says_nothing_about_single_objects() {
+async fn a_controller_says_nothing_about_single_objects_and_goes_with_its_definition_alone() {
     let (world, host) = World::running("controllers-words", &puppet(1), json!({})).await;
     let fails = json!({"1": {"failure": {"retry": {"message": "the password is hunter2"}}}});
     let spec = json!({"response": {"children": [config_map("their-child", "x")]}, "variants": fails});
@@ -223,5 +218,9 @@ async fn a_controller_says_nothing_about_single_objects() {
         .await;
     world.until_live(&second).await;
     nothing("promoted").await;
+    // What controllers.md says about the definition: it takes all Controllers along, and nothing else.
+    world.remove(DEFINITION, "controllers.operator-host.dev").await;
+    assert!(is_held(&world.get(PUPPET, "their-puppet").await.unwrap()));
+    assert!(world.get(CONFIG_MAP, "their-child").await.is_some());
     assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -138,36 +138,41 @@ pub enum ProofResult {
 /// Reports the progress of a proof, for users.
 pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
-/// Proves the candidates of one controller.
+/// Proves the candidates of one controller. What is not implemented is as without a cluster: nothing is recorded, installed,
+/// known of an order, or announced.
 #[async_trait::async_trait]
 pub trait CandidateCheck: Send + Sync {
     /// Returns the current orders; `None` until they are known.
     fn orders(&self) -> watch::Receiver<Option<Orders>>;
 
-    /// Returns which version the cluster records as live, once that is known.
-    async fn recorded(&self) -> Recorded;
-
-    /// Records a version that is about to become live, if this replica leads. `over` is what was recorded when the version
-    /// was accepted.
-    async fn accept(&self, version: &Plugin, over: &Recorded);
-
     /// Compares a candidate with the live version, or without one examines it alone. Waits until there are objects to do so.
     /// Dropping the future ends the proof. `say` reports what is going on meanwhile.
     async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin, say: Progress<'_>) -> ProofResult;
+
+    /// Returns which version the cluster records as live, once that is known.
+    async fn recorded(&self) -> Recorded {
+        Recorded::Nothing
+    }
+
+    /// Records a version that is about to become live, if this replica leads. `over` is what was recorded when the version
+    /// was accepted.
+    async fn accept(&self, _version: &Plugin, _over: &Recorded) {}
 
     /// Takes the candidate back from the objects that have it already. A proof that is dropped does not: the same candidate may be
     /// proved again at once.
     fn withdraw(&self) {}
 
     /// Installs the definition of a candidate that becomes live by an order, as far as nothing is lost by it.
-    async fn install(&self, candidate: &Plugin);
+    async fn install(&self, _candidate: &Plugin) {}
 
     /// Returns who gave an order about the version with this digest, if that is known.
-    async fn who(&self, order: OrderKind, digest: &Digest) -> Option<String>;
+    async fn who(&self, _order: OrderKind, _digest: &Digest) -> Option<String> {
+        None
+    }
 
     /// Returns how to give an order about a version; without a version, how to take it back.
     fn how_to(&self, order: OrderKind, digest: Option<&Digest>) -> String;
 
     /// Reports a held-back candidate to its users; `None`: no candidate is held back any more.
-    fn announce(&self, held: Option<&HeldBack>);
+    fn announce(&self, _held: Option<&HeldBack>) {}
 }

@@ -86,8 +86,6 @@ impl CandidateCheck for Fake {
         }
     }
 
-    async fn install(&self, _candidate: &Plugin) {}
-
     async fn who(&self, order: OrderKind, _digest: &Digest) -> Option<String> {
         Some(format!("{order:?} by a user"))
     }
