@@ -53,10 +53,8 @@ pub struct Args {
 /// # Errors
 /// When some differences cannot be determined; the help lists the exit codes.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    // As in `kubectl diff`, exit code 1 means only that something differs.
-    diff(args).await.map_err(|failure| match failure {
-        Failure::Usage(error) | Failure::Other(error) => Failure::Usage(error),
-    })
+    // As in `kubectl diff`.
+    diff(args).await.map_err(Failure::into_trouble)
 }
 
 async fn diff(args: Args) -> Result<ExitCode, Failure> {

@@ -25,9 +25,6 @@ mod inputs;
 mod reach;
 mod rendering;
 
-use operator_host_config::ServiceAccount;
-use operator_host_contract::is_dns_label;
-
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
@@ -49,6 +46,14 @@ impl Failure {
         Self::Usage(error.into())
     }
 
+    /// Returns the same with exit code 2, for commands whose exit code 1 means that something differs.
+    #[must_use]
+    pub fn into_trouble(self) -> Self {
+        match self {
+            Self::Usage(error) | Self::Other(error) => Self::Usage(error),
+        }
+    }
+
     /// Returns the process's exit code.
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -68,19 +73,6 @@ pub fn words(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-/// Parses a ServiceAccount, `NAMESPACE/NAME`.
-fn service_account(text: &str) -> Result<ServiceAccount, String> {
-    match text.split_once('/') {
-        Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
-            Ok(ServiceAccount {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            })
-        }
-        _ => Err("expected NAMESPACE/NAME, such as operator-host/operator-host".to_owned()),
-    }
 }
 
 #[cfg(test)]

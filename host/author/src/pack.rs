@@ -35,12 +35,7 @@ pub struct Args {
     #[arg(long)]
     controller: bool,
     /// The ServiceAccount with which the Controllers' children are written, for hosts whose ceilings demand one
-    #[arg(
-        long,
-        requires = "controller",
-        value_name = "NAMESPACE/NAME",
-        value_parser = super::service_account
-    )]
+    #[arg(long, requires = "controller", value_name = "NAMESPACE/NAME")]
     service_account: Option<ServiceAccount>,
 }
 

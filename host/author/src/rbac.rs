@@ -46,8 +46,7 @@ pub struct Args {
         env = "OPERATOR_HOST_SERVICE_ACCOUNT",
         default_value = "operator-host/operator-host",
         default_value_if("endpoints", ArgPredicate::IsPresent, "operator-host/operator-host-egress"),
-        value_name = "NAMESPACE/NAME",
-        value_parser = super::service_account
+        value_name = "NAMESPACE/NAME"
     )]
     service_account: ServiceAccount,
     /// Files with CustomResourceDefinitions of kinds that no plugin defines; repeatable

@@ -46,10 +46,7 @@ const LIMIT: usize = 64 << 20;
 /// # Errors
 /// When a file is not a record or its kind is not the plugin's, or when the plugin does not load.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    // As in `diff`, exit code 1 means only that something differs.
-    replay(args).await.map_err(|failure| match failure {
-        Failure::Usage(error) | Failure::Other(error) => Failure::Usage(error),
-    })
+    replay(args).await.map_err(Failure::into_trouble)
 }
 
 async fn replay(args: Args) -> Result<ExitCode, Failure> {

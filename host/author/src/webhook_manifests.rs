@@ -32,8 +32,7 @@ pub struct Args {
         long,
         env = "OPERATOR_HOST_SERVICE_ACCOUNT",
         default_value = "operator-host/operator-host",
-        value_name = "NAMESPACE/NAME",
-        value_parser = super::service_account
+        value_name = "NAMESPACE/NAME"
     )]
     service_account: ServiceAccount,
     /// Omit `matchConditions`, which API servers before 1.28 do not support: these servers also send the host's own

@@ -141,16 +141,24 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// Returns the resource of a kind of children or reads.
+    ///
+    /// # Errors
+    /// When the cluster does not serve it.
+    pub fn resource(&self, kind: &Kind) -> Result<&ResolvedKind, NotServed> {
+        let why = || self.not_served.get(kind).cloned();
+        match self.others.get(kind) {
+            Some(resource) => Ok(resource),
+            None => Err(why().unwrap_or_else(|| NotServed::new(kind.clone()))),
+        }
+    }
+
     /// Returns whether a kind of children or reads is namespaced.
     ///
     /// # Errors
     /// When the cluster does not serve it.
     pub fn namespaced(&self, kind: &Kind) -> Result<bool, NotServed> {
-        let why = || self.not_served.get(kind).cloned();
-        match self.others.get(kind) {
-            Some(resource) => Ok(resource.namespaced),
-            None => Err(why().unwrap_or_else(|| NotServed::new(kind.clone()))),
-        }
+        self.resource(kind).map(|resource| resource.namespaced)
     }
 
     /// Reports whether every kind that was answered for is served as before.

@@ -1,6 +1,7 @@
 //! Parses single values of the configuration. The parser of YAML adds their location to the errors.
 
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -87,6 +88,14 @@ impl Value for Label {
 
 impl Value for ServiceAccount {
     fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for ServiceAccount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
                 Ok(Self {

@@ -18,14 +18,13 @@ use tracing::debug;
 pub use sides::Difference;
 
 use operator_host_cluster::client::Writer;
-use operator_host_cluster::discovery::{Discovery, Resolved, ResolvedKind};
+use operator_host_cluster::discovery::{Discovery, Resolved};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::{Export, Kind, Request};
 use operator_host_core::clock;
 use operator_host_core::object::{
-    ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_unreadable, label, slim,
-    unreadable,
+    ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, is_unreadable, label, slim, unreadable,
 };
 use operator_host_desired::left_fields;
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
@@ -48,9 +47,7 @@ pub struct Preview<'a> {
     writer: Writer,
     config: &'a ControllerConfig,
     plugin: &'a Plugin,
-    parent: Arc<ResolvedKind>,
-    others: BTreeMap<Kind, Arc<ResolvedKind>>,
-    not_served: BTreeMap<Kind, NotServed>,
+    kinds: Resolved,
     proof_key: ProofKey,
 }
 
@@ -67,34 +64,17 @@ impl<'a> Preview<'a> {
         plugin: &'a Plugin,
         host: &str,
     ) -> anyhow::Result<Self> {
-        let Resolved {
-            parent,
-            others,
-            not_served,
-            mut unanswered,
-            ..
-        } = kinds.resolve_all(config).await?;
-        if let Some((_, error)) = unanswered.pop_first() {
+        let mut kinds = kinds.resolve_all(config).await?;
+        if let Some((_, error)) = kinds.unanswered.pop_first() {
             return Err(error.into());
         }
         Ok(Self {
             writer: Writer::from(client.clone()),
             config,
             plugin,
-            parent,
-            others,
-            not_served,
+            kinds,
             proof_key: ProofKey::new(client.clone(), host),
         })
-    }
-
-    /// Returns the resource of a kind that the plugin may create or read.
-    fn resource(&self, kind: &Kind) -> Result<&ResolvedKind, NotServed> {
-        let why = || self.not_served.get(kind).cloned();
-        match self.others.get(kind) {
-            Some(resource) => Ok(resource),
-            None => Err(why().unwrap_or_else(|| NotServed::new(kind.clone()))),
-        }
     }
 
     /// Returns how generated Secrets are recognized: by the key, or by the label when the key is missing or the user
@@ -111,7 +91,7 @@ impl<'a> Preview<'a> {
 
     /// Whether the parents are namespaced.
     pub fn is_namespaced(&self) -> bool {
-        self.parent.namespaced
+        self.kinds.parent.namespaced
     }
 
     /// Reads an existing parent.
@@ -119,7 +99,9 @@ impl<'a> Preview<'a> {
     /// # Errors
     /// When the parent does not exist.
     pub async fn parent(&self, name: NamespacedName) -> anyhow::Result<DynamicObject> {
-        let found = ResourceClient::new(&self.writer, &self.parent).get(&name).await?;
+        let found = ResourceClient::new(&self.writer, &self.kinds.parent)
+            .get(&name)
+            .await?;
         found.ok_or_else(|| anyhow!("there is no {} {name}", self.config.parent.kind))
     }
 
@@ -128,7 +110,7 @@ impl<'a> Preview<'a> {
     /// # Errors
     /// When the API server does not answer.
     pub async fn parents(&self, namespace: Option<&str>) -> anyhow::Result<Vec<DynamicObject>> {
-        let objects = ResourceClient::new(&self.writer, &self.parent);
+        let objects = ResourceClient::new(&self.writer, &self.kinds.parent);
         Ok(objects.list(&everything_in(namespace), None).await?)
     }
 
@@ -137,7 +119,7 @@ impl<'a> Preview<'a> {
     /// # Errors
     /// When the API server refuses the manifest.
     pub async fn applied(&self, manifest: &Value, name: &NamespacedName) -> anyhow::Result<DynamicObject> {
-        let objects = ResourceClient::new(&self.writer, &self.parent);
+        let objects = ResourceClient::new(&self.writer, &self.kinds.parent);
         let params = PatchParams::apply("operator-host-diff").force().dry_run();
         Ok(objects.apply(name, manifest, &params).await?)
     }
@@ -189,7 +171,7 @@ impl<'a> Preview<'a> {
             parent: &parent,
             digest: &digest,
             plugin: &self.plugin.description().name_and_version(),
-            namespaced: &|kind: &Kind| self.resource(kind).map(|resource| resource.namespaced),
+            namespaced: &|kind: &Kind| self.kinds.namespaced(kind),
             existing: &|key: &ChildRef| there.get(key).cloned().map(Arc::new),
             shown: &observed,
             proof,
@@ -219,7 +201,7 @@ impl<'a> Preview<'a> {
     async fn there(&self, parent: &DynamicObject) -> anyhow::Result<BTreeMap<ChildRef, DynamicObject>> {
         let mut there = BTreeMap::new();
         for kind in self.config.rules.children.keys() {
-            let Some(resource) = self.others.get(kind) else {
+            let Some(resource) = self.kinds.others.get(kind) else {
                 continue;
             };
             let objects = ResourceClient::new(&self.writer, resource);
@@ -252,7 +234,7 @@ impl<'a> Preview<'a> {
         }
         let wanted = || serde_json::from_value(desired.new_body()).ok();
         // `plan` has refused other kinds than those that a child defines, which can be shown only as they are wanted.
-        let Some(resource) = self.others.get(&desired.key.kind) else {
+        let Some(resource) = self.kinds.others.get(&desired.key.kind) else {
             let new = Difference::between(&desired.key, None, wanted().as_ref());
             return Ok(new.into_iter().collect());
         };
@@ -313,7 +295,10 @@ impl RelatedObjects for Preview<'_> {
     }
 
     fn is_namespaced(&self, kind: &Kind) -> bool {
-        self.others.get(kind).is_none_or(|resource| resource.namespaced)
+        self.kinds
+            .others
+            .get(kind)
+            .is_none_or(|resource| resource.namespaced)
     }
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
@@ -321,6 +306,7 @@ impl RelatedObjects for Preview<'_> {
             need, kind, selector, ..
         } = wanted;
         let resource = self
+            .kinds
             .resource(kind)
             .map_err(|why| wanted.unreadable(&why.to_string()))?;
         let objects = ResourceClient::new(&self.writer, resource);
