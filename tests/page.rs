@@ -9,29 +9,14 @@ use tokio::net::TcpStream;
 
 use self::browser::{Browser, ENTER};
 use crate::leadership::leaders::shared;
+use crate::telemetry::send;
 
 const PAGE: [&str; 2] = ["--ui-addr", "127.0.0.1:0"];
 const SECRETS: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]";
 
 /// Returns the port of the page.
 async fn port(host: &Host) -> u16 {
-    let line = host.until_log("serving the page").await;
-    let address = line.split("http://127.0.0.1:").nth(1).expect("an address");
-    let port: String = address.chars().take_while(char::is_ascii_digit).collect();
-    port.parse().unwrap()
-}
-
-/// Sends a request with these header lines, and returns the status code, the head and the body.
-async fn send(port: u16, path: &str, headers: &str) -> (u16, String, String) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    // HTTP/1.0, so that the body is not chunked and ends with the connection.
-    let request = format!("GET {path} HTTP/1.0\r\n{headers}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, head.to_owned(), body.to_owned())
+    host.until_port("serving the page").await
 }
 
 async fn view(port: u16, query: &str) -> Value {

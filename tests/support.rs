@@ -691,6 +691,22 @@ impl Host {
         .await
     }
 
+    /// Waits until a line of the log has these words and an address of this machine, and returns its port: that of the host that was
+    /// started last.
+    pub async fn until_port(&self, words: &str) -> u16 {
+        self.until_log(words).await;
+        let log = self.log();
+        let address = log
+            .rsplit(words)
+            .next()
+            .and_then(|rest| rest.split("127.0.0.1:").nth(1));
+        let port = address
+            .expect("an address")
+            .chars()
+            .take_while(char::is_ascii_digit);
+        port.collect::<String>().parse().unwrap()
+    }
+
     /// Waits until so many lines of the log have these words, as in [`contains`].
     pub async fn until_logged(&self, text: &str, times: usize) {
         eventually(&format!("{times} times {text:?} in the log"), async || {

@@ -43,14 +43,7 @@ fn exporting_with(scenario: &Scenario, config: &Path, endpoint: &str, more: &[(&
 
 /// Returns the health port of the host that was started last.
 pub async fn port(host: &Host) -> u16 {
-    host.until_log("serving health and metrics").await;
-    let log = host.log();
-    let line = log.rsplit("serving health and metrics").next();
-    let address = line
-        .and_then(|line| line.split("127.0.0.1:").nth(1))
-        .expect("an address");
-    let port: String = address.chars().take_while(char::is_ascii_digit).collect();
-    port.parse().unwrap()
+    host.until_port("serving health and metrics").await
 }
 
 /// Sends a GET to the host's health port, and returns the status code and the body.
@@ -82,14 +75,21 @@ pub async fn until_ready_says(host: &Host, words: &str) -> (u16, String) {
 
 /// Sends a GET to a port of this machine.
 async fn get_from(port: u16, path: &str) -> (u16, String) {
+    let (status, _, body) = send(port, path, "host: localhost").await;
+    (status, body)
+}
+
+/// Sends a GET with these header lines, and returns the status code, the head and the body.
+pub async fn send(port: u16, path: &str, headers: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     // HTTP/1.0, so that the body is not chunked and ends with the connection.
-    let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.0\r\n{headers}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_owned(), body.to_owned())
 }
 
 fn attribute(span: &Span, key: &str) -> String {

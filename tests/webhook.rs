@@ -110,10 +110,7 @@ async fn knows_match_conditions(scenario: &Scenario) -> bool {
 
 /// Returns the port of this host's webhook.
 pub(crate) async fn port(host: &Host) -> u16 {
-    let line = host.until_log("serving the webhook").await;
-    let rest = line.split("127.0.0.1:").nth(1).unwrap();
-    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().unwrap()
+    host.until_port("serving the webhook").await
 }
 
 /// Returns the output of `webhook-manifests` for this host, which takes the kinds in `crds` from there. Old API servers do

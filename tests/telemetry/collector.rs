@@ -364,41 +364,40 @@ impl Service {
     }
 }
 
-#[tonic::async_trait]
-impl TraceService for Service {
-    async fn export(
-        &self,
-        request: tonic::Request<ExportTraceServiceRequest>,
-    ) -> Result<tonic::Response<ExportTraceServiceResponse>, Status> {
-        self.check(request.metadata())?;
-        self.0.spans(request.into_inner());
-        Ok(tonic::Response::new(Default::default()))
-    }
+macro_rules! service {
+    ($service:ident, $request:ident, $response:ident, $keep:ident) => {
+        #[tonic::async_trait]
+        impl $service for Service {
+            async fn export(
+                &self,
+                request: tonic::Request<$request>,
+            ) -> Result<tonic::Response<$response>, Status> {
+                self.check(request.metadata())?;
+                self.0.$keep(request.into_inner());
+                Ok(tonic::Response::new(Default::default()))
+            }
+        }
+    };
 }
 
-#[tonic::async_trait]
-impl LogsService for Service {
-    async fn export(
-        &self,
-        request: tonic::Request<ExportLogsServiceRequest>,
-    ) -> Result<tonic::Response<ExportLogsServiceResponse>, Status> {
-        self.check(request.metadata())?;
-        self.0.records(request.into_inner());
-        Ok(tonic::Response::new(Default::default()))
-    }
-}
-
-#[tonic::async_trait]
-impl MetricsService for Service {
-    async fn export(
-        &self,
-        request: tonic::Request<ExportMetricsServiceRequest>,
-    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, Status> {
-        self.check(request.metadata())?;
-        self.0.metrics(request.into_inner());
-        Ok(tonic::Response::new(Default::default()))
-    }
-}
+service!(
+    TraceService,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+    spans
+);
+service!(
+    LogsService,
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+    records
+);
+service!(
+    MetricsService,
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+    metrics
+);
 
 async fn receive(
     kept: Arc<Received>,
