@@ -2,7 +2,7 @@
 
 pub mod cluster_scoped;
 pub mod explain;
-pub mod first_sign;
+pub mod initial_condition;
 pub mod invalid_spec;
 pub mod lifecycle;
 pub mod namespaces;

@@ -27,7 +27,7 @@ use operator_host_desired::ownership::{owns, parent_by_owner, parent_of, reaches
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::needs::is_readable;
 use operator_host_engine::reconcile::observer::Observer;
-use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
+use operator_host_engine::reconcile::{Action, initial_condition, reconcile, unlisted};
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::health::Pulse;
 use operator_host_rollout::definitions::record::LiveRecord;
@@ -44,7 +44,7 @@ const SHOWN: usize = 32;
 pub async fn run(context: Arc<Context>, proving: Arc<Proving>, stop: CancellationToken) {
     tokio::select! {
         () = work_until(&context, &proving, &stop) => {}
-        never = first_sign::follow(&context) => match never {},
+        never = initial_condition::follow(&context) => match never {},
     }
 }
 

@@ -25,7 +25,7 @@ use operator_host_desired::conditions::{StatusUpdate, Verdict};
 mod apply;
 pub mod context;
 pub mod evaluate;
-pub mod first_sign;
+pub mod initial_condition;
 pub mod needs;
 pub mod observer;
 pub mod parent_conditions;
