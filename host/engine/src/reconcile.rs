@@ -39,6 +39,7 @@ pub mod unlisted;
 
 mod action;
 mod call;
+mod cleanup_deadline;
 mod contest;
 mod error;
 mod failure;
@@ -46,7 +47,6 @@ mod finalizer;
 mod freshness;
 mod going;
 mod iterations;
-mod leaving;
 mod outcome;
 mod patience;
 mod predecessor;
@@ -104,9 +104,9 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
     {
         return fail(run, &parent, &ReconcileError::OtherController(finalizer)).await;
     }
-    leaving::wake_when_overdue(run, &parent);
+    cleanup_deadline::wake_when_overdue(run, &parent);
     if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
-        if leaving::is_overdue(run, &parent) {
+        if cleanup_deadline::is_overdue(run, &parent) {
             return abandon(run, &parent, "the resource is paused").await;
         }
         contest::forget(run);
@@ -128,7 +128,7 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
             (!is_transient(run, &parent, error)).then(|| error.to_string())
         }
     };
-    match untidy.filter(|_| leaving::is_overdue(run, &parent)) {
+    match untidy.filter(|_| cleanup_deadline::is_overdue(run, &parent)) {
         Some(why) => abandon(run, &parent, &why).await,
         None => conclude(run, &parent, result).await,
     }
@@ -158,7 +158,7 @@ async fn conclude(
     }
     let verdict = match &answer.verdict {
         Some(verdict) => verdict.clone(),
-        None => leaving::cleaning_up_verdict(run, &parent),
+        None => cleanup_deadline::cleaning_up_verdict(run, &parent),
     };
     finish(run, &parent, Some(&answer), verdict, next).await
 }
@@ -246,7 +246,7 @@ async fn wind_down(
 
 /// Releases a parent whose time for the cleanup is over.
 async fn abandon(run: &Run<'_>, parent: &Arc<DynamicObject>, why: &str) -> Action {
-    let result = leaving::abandon(run, parent, why).await;
+    let result = cleanup_deadline::abandon(run, parent, why).await;
     conclude(run, parent, result).await
 }
 

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::action::{Action, MIN_DELAY};
+use super::cleanup_deadline::time_left;
 use super::contest;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::going::without_advice;
-use super::leaving::time_left;
 use super::needs::NeedError;
 use super::run::Run;
 use super::status;

@@ -50,7 +50,7 @@ pub struct ParentMemory {
     /// The warnings of the API server about its children that were reported, as hashes.
     pub(in crate::reconcile) warnings: HashSet<u64>,
     /// Whether it was reported that the parent waits for its cleanup.
-    pub leaving: bool,
+    pub is_cleaning_up: bool,
     /// The signs that the parent was deleted or replaced.
     pub doubt: Doubt,
     /// Since when children of an earlier parent of this name have been left over.

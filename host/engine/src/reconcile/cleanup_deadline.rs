@@ -19,7 +19,7 @@ use operator_host_desired::conditions::{Reason, Verdict};
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
 pub(super) fn cleaning_up_verdict(run: &Run<'_>, parent: &DynamicObject) -> Verdict {
     let reason = Reason::cleaning_up(&run.config.finalizer());
-    if !run.memory(|memory| std::mem::replace(&mut memory.leaving, true)) {
+    if !run.memory(|memory| std::mem::replace(&mut memory.is_cleaning_up, true)) {
         info!("{}", reason.message);
         run.publish(parent, EventType::Normal, "CleaningUp", &reason.message);
     }
