@@ -27,7 +27,7 @@ use operator_host_desired::ownership::{owns, parent_by_owner, parent_of, reaches
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::needs::is_readable;
 use operator_host_engine::reconcile::observer::Observer;
-use operator_host_engine::reconcile::{Action, initial_condition, reconcile, unlisted};
+use operator_host_engine::reconcile::{Action, initial_condition, reconcile, unwatched};
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::health::Pulse;
 use operator_host_rollout::definitions::record::LiveRecord;
@@ -167,7 +167,7 @@ async fn lead(
     tokio::select! {
         () = keep_enqueueing(context, plugin.clone()) => {}
         () = record.keep(plugin.clone()) => {}
-        () = unlisted::follow(context, plugin) => {}
+        () = unwatched::follow(context, plugin) => {}
         () = context.cluster.writer.term.ended() => {}
         () = stop.cancelled() => {}
     }

@@ -200,7 +200,7 @@ pub struct Remarks {
     /// The reason of [`SYNCED`], which is otherwise True, when the API server does not keep all that was applied.
     pub dropped: Option<Reason>,
     /// The reason of [`KIND_NOT_LISTED`].
-    pub unlisted: Option<Reason>,
+    pub unwatched: Option<Reason>,
 }
 
 impl Remarks {
@@ -231,7 +231,7 @@ impl Remarks {
                 }
             }
         }
-        let reasons = [&self.held_back, &self.contested, &self.unlisted];
+        let reasons = [&self.held_back, &self.contested, &self.unwatched];
         let remarks = Self::TYPES.into_iter().zip(reasons);
         conditions.extend(
             remarks.filter_map(|(type_, reason)| Some(host(type_, ConditionStatus::True, reason.as_ref()?))),

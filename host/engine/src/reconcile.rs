@@ -35,7 +35,7 @@ mod release;
 mod secrets;
 pub mod staged;
 pub mod status;
-pub mod unlisted;
+pub mod unwatched;
 
 mod action;
 mod call;

@@ -1,5 +1,5 @@
 //! What is said about parents in a condition, and found outside of their reconciles: that they hold back a new version of the
-//! plugin, which `rollout` knows, and that they have [children that nobody watches](super::unlisted).
+//! plugin, which `rollout` knows, and that they have [children that nobody watches](super::unwatched).
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

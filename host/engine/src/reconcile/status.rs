@@ -50,7 +50,7 @@ pub(super) fn desired(
         held_back: run.versions.blocking_parents.reason(run.name),
         contested,
         dropped,
-        unlisted: run.state.unlisted.reason(run.name),
+        unwatched: run.state.unwatched.reason(run.name),
     };
     let mut status = compose(parent, before, update, &remarks, now());
     let stated = stated(&status);

@@ -22,7 +22,7 @@ pub struct ControllerState {
     /// What the plugin asked to read for each parent.
     pub needs: Needs,
     /// The parents with children of kinds that the configuration does not list any more.
-    pub unlisted: ParentConditions,
+    pub unwatched: ParentConditions,
     /// The fields of the definition because of which a part of a status is left out. Empty until the API server has refused one.
     pub(in crate::reconcile) narrow: Mutex<BTreeSet<String>>,
     /// The objects that are decorated and not ready, with the reason.

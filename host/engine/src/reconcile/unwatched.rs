@@ -51,7 +51,7 @@ pub async fn follow(context: &Context, mut plugin: watch::Receiver<Live>) {
         let now: BTreeMap<_, _> = now
             .map(|(parent, children)| (parent, reason(&children, &context.config.name)))
             .collect();
-        let before = context.state.unlisted.replace(now.clone());
+        let before = context.state.unwatched.replace(now.clone());
         let parents: BTreeSet<_> = before.keys().chain(now.keys()).collect();
         for parent in parents {
             if before.get(parent) != now.get(parent) {
