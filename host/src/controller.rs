@@ -266,7 +266,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
     let mut resync = interval_at(Instant::now() + period, period);
     let mut subscribed = context.state.subscriptions.subscribe();
     let mut states = states(context);
-    let mut staged = context.versions.staged.clone();
+    let mut canary = context.versions.canary.clone();
     loop {
         let state_changed = async {
             let changes = states.iter_mut().map(|(_, state)| Box::pin(state.changed()));
@@ -281,7 +281,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
                 Trigger::Resync
             }
             Ok(()) = plugin.changed() => Trigger::Reload,
-            Ok(()) = staged.changed() => Trigger::Reload,
+            Ok(()) = canary.changed() => Trigger::Reload,
             index = state_changed => {
                 let (namespace, _) = &states[index];
                 // Parents of every namespace read from the other namespaces.

@@ -6,7 +6,7 @@
 //! 2. [`reconcile`](operator_host_engine::reconcile) takes the parent; `reconcile::freshness` reads it from the API server if the cache may be behind;
 //! 3. a paused parent ends here with a condition, and one with the finalizer of another controller;
 //! 4. `reconcile::release` removes the owner references of children whose kind became retained, also while the plugin fails;
-//! 5. `delivery::registry` has the live version of the plugin (`reconcile::staged` another one, for the parents of a stage), kept
+//! 5. `delivery::registry` has the live version of the plugin (`reconcile::canary` another one, for the parents of a stage), kept
 //!    for the whole reconcile; it validates the parent, and `reconcile::finalizer` sets the finalizer;
 //! 6. `reconcile::settle` goes through steps 6 to 10 until nothing changes any more: `reconcile::evaluate` calls the plugin
 //!    until it has all that it needs; the [runtime](operator_host_runtime) makes each call in a fresh sandbox;

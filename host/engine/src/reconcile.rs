@@ -23,6 +23,7 @@ use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::{StatusUpdate, Verdict};
 
 mod apply;
+pub mod canary;
 pub mod context;
 pub mod evaluate;
 pub mod initial_condition;
@@ -33,7 +34,6 @@ pub mod proof_key;
 pub mod prune;
 mod release;
 mod secrets;
-pub mod staged;
 pub mod status;
 pub mod unwatched;
 

@@ -47,9 +47,9 @@ use operator_host_delivery::candidate_check::{
 };
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::Reason;
+use operator_host_engine::reconcile::canary::{Canary, Versions};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::parent_conditions::ParentConditions;
-use operator_host_engine::reconcile::staged::{Staged, Versions};
 use operator_host_engine::work_queue::Trigger;
 use operator_host_runtime::{Plugin, RandomSource};
 
@@ -79,7 +79,7 @@ pub struct Proving {
     orders: watch::Sender<Option<Orders>>,
     blocking_parents: Arc<ParentConditions>,
     /// A proved version that some parents have already.
-    staged: watch::Sender<Option<Staged>>,
+    canary: watch::Sender<Option<Canary>>,
     /// What was held back before the controller ran. Its parents have no condition about it yet.
     untold: Mutex<Option<HeldBack>>,
     /// Installs the definition of the kind.
@@ -98,7 +98,7 @@ impl Proving {
             objects: watch::Sender::default(),
             orders: watch::Sender::default(),
             blocking_parents: Arc::default(),
-            staged: watch::Sender::default(),
+            canary: watch::Sender::default(),
             untold: Mutex::default(),
             installer,
             record,
@@ -151,7 +151,7 @@ impl Proving {
     pub fn versions(&self, live: watch::Receiver<Live>) -> Versions {
         Versions {
             live,
-            staged: self.staged.subscribe(),
+            canary: self.canary.subscribe(),
             blocking_parents: Arc::clone(&self.blocking_parents),
         }
     }
@@ -412,7 +412,7 @@ impl CandidateCheck for Proving {
         match proved.await {
             Ok(proved) => proved,
             Err(mut held) => {
-                self.staged.send_if_modified(|staged| staged.take().is_some());
+                self.canary.send_if_modified(|canary| canary.take().is_some());
                 let version = &candidate.description().version;
                 let (digest, advice) = (candidate.digest().short(), self.advice(live, candidate));
                 let version = format!("version {version} ({digest}) is held back");
@@ -428,7 +428,7 @@ impl CandidateCheck for Proving {
     }
 
     fn withdraw(&self) {
-        let was_given = self.staged.send_if_modified(|staged| staged.take().is_some());
+        let was_given = self.canary.send_if_modified(|canary| canary.take().is_some());
         if was_given {
             // If it comes back, it begins with the first stage.
             let record = Arc::clone(&self.record);

@@ -17,8 +17,8 @@ use crate::definitions::record::LiveRecord;
 use operator_host_config::{StageConfig, StageObjects};
 use operator_host_core::object::NamespacedName;
 use operator_host_delivery::candidate_check::{Blamed, HeldBack, Progress, Recorded};
+use operator_host_engine::reconcile::canary::{Canary, Cohort, hash};
 use operator_host_engine::reconcile::context::Context;
-use operator_host_engine::reconcile::staged::{Share, Staged, hash};
 use operator_host_runtime::Plugin;
 
 /// How often to look how the parents are.
@@ -68,9 +68,9 @@ pub(super) async fn run(
     candidate: &Plugin,
     say: Progress<'_>,
 ) -> Result<(), Box<HeldBack>> {
-    let (record, staged) = (&*proving.record, &proving.staged);
+    let (record, canary) = (&*proving.record, &proving.canary);
     let digest = candidate.digest().to_string();
-    let mut now: Option<(Reached, Vec<Share>)> = None;
+    let mut now: Option<(Reached, Vec<Cohort>)> = None;
     loop {
         if *record.known().borrow() == Some(Recorded::Version(*candidate.digest())) {
             // Another leader has finished it.
@@ -79,13 +79,13 @@ pub(super) async fn run(
         // Another one takes its place when the definition changes.
         let Some(context) = proving.running_context().filter(|_| record.leads()) else {
             now = None;
-            staged.send_if_modified(|staged| staged.take().is_some());
+            canary.send_if_modified(|canary| canary.take().is_some());
             say("it is proved; the replica that leads gives it to some objects first");
             tokio::time::sleep(PERIOD).await;
             continue;
         };
         let (context, stages) = (&*context, &context.config.proving.stages);
-        let (reached, shares) = match now.take() {
+        let (reached, cohorts) = match now.take() {
             Some(now) => now,
             None => match resumed(context, record, &digest, stages).await {
                 Ok(resumed) => resumed,
@@ -110,9 +110,9 @@ pub(super) async fn run(
         let Some(stage) = stages.get(reached.stage) else {
             break;
         };
-        give(staged, candidate, &shares);
+        give(canary, candidate, &cohorts);
         let looking = Instant::now();
-        let chosen = Parents::of(context, &shares);
+        let chosen = Parents::of(context, &cohorts);
         // Another replica, with another clock, may have begun it.
         let elapsed = context.cluster.writer.clock.now().duration_since(reached.since);
         let elapsed = Duration::try_from(elapsed).unwrap_or_default();
@@ -126,13 +126,14 @@ pub(super) async fn run(
             ready(&chosen.chosen),
             stage.wait,
         ));
-        if chosen.chosen.is_empty() && self::shares(context, stages, reached.stage, reached.last) != shares {
+        if chosen.chosen.is_empty() && self::cohorts(context, stages, reached.stage, reached.last) != cohorts
+        {
             // All of them were deleted, perhaps because of the new version.
             now = Some(begin(context, record, &digest, stages, reached.stage, reached.last).await);
             continue;
         }
         if elapsed < stage.wait || chosen.is_busy(context) {
-            now = Some((reached, shares));
+            now = Some((reached, cohorts));
             tokio::time::sleep(PERIOD.max(looking.elapsed() * IDLE)).await;
             continue;
         }
@@ -172,13 +173,13 @@ async fn resumed(
     record: &LiveRecord,
     digest: &str,
     stages: &[StageConfig],
-) -> Result<(Reached, Vec<Share>), String> {
+) -> Result<(Reached, Vec<Cohort>), String> {
     let recorded = record.read_stage().await?;
     let recorded = recorded.as_deref().and_then(Reached::parse);
     match recorded.filter(|reached| reached.digest == digest) {
         Some(reached) => {
-            let shares = shares(context, stages, reached.stage, reached.last);
-            Ok((reached, shares))
+            let cohorts = cohorts(context, stages, reached.stage, reached.last);
+            Ok((reached, cohorts))
         }
         None => Ok(begin(context, record, digest, stages, 0, 0).await),
     }
@@ -196,8 +197,8 @@ pub async fn resume(context: &Context, record: &LiveRecord) {
     };
     let is_live = matches!(&*record.known().borrow(), Some(Recorded::Version(live)) if live.to_string() == reached.digest);
     if !reached.has_failed && !is_live {
-        let mut staged = context.versions.staged.clone();
-        let is_back = tokio::time::timeout(RESUME, staged.wait_for(Option::is_some))
+        let mut canary = context.versions.canary.clone();
+        let is_back = tokio::time::timeout(RESUME, canary.wait_for(Option::is_some))
             .await
             .is_ok();
         if !is_back {
@@ -215,13 +216,13 @@ async fn begin(
     stages: &[StageConfig],
     stage: usize,
     last: u64,
-) -> (Reached, Vec<Share>) {
-    let shares = shares(context, stages, stage, last);
-    let first = shares.iter().find_map(|share| match share {
-        Share::First(last) => Some(*last),
-        Share::Labeled(_) => None,
+) -> (Reached, Vec<Cohort>) {
+    let cohorts = cohorts(context, stages, stage, last);
+    let first = cohorts.iter().find_map(|cohort| match cohort {
+        Cohort::First(last) => Some(*last),
+        Cohort::Labeled(_) => None,
     });
-    let parents = Parents::of(context, &shares);
+    let parents = Parents::of(context, &cohorts);
     let reached = Reached {
         digest: digest.to_owned(),
         stage,
@@ -232,45 +233,45 @@ async fn begin(
         has_failed: false,
     };
     record.write_stage(Some(&reached.text())).await;
-    (reached, shares)
+    (reached, cohorts)
 }
 
 /// Returns the parents of a stage and of those before it: the first of them up to the hash `last` or a greater one.
-fn shares(context: &Context, stages: &[StageConfig], stage: usize, last: u64) -> Vec<Share> {
+fn cohorts(context: &Context, stages: &[StageConfig], stage: usize, last: u64) -> Vec<Cohort> {
     let mut hashes: Vec<u64> = all(context).iter().map(|parent| hash(parent)).collect();
     hashes.sort_unstable();
-    shares_of(&hashes, &stages[..=stage.min(stages.len() - 1)], last)
+    cohorts_of(&hashes, &stages[..=stage.min(stages.len() - 1)], last)
 }
 
-fn shares_of(hashes: &[u64], stages: &[StageConfig], mut last: u64) -> Vec<Share> {
-    let mut shares = Vec::new();
+fn cohorts_of(hashes: &[u64], stages: &[StageConfig], mut last: u64) -> Vec<Cohort> {
+    let mut cohorts = Vec::new();
     for stage in stages {
         let until = match &stage.objects {
             StageObjects::Count(count) => hashes.get(count - 1).or(hashes.last()).copied(),
             StageObjects::Percent(100) => Some(u64::MAX),
             StageObjects::Percent(percent) => Some(u64::MAX / 100 * u64::from(*percent)),
             StageObjects::Labeled(selector) => {
-                shares.push(Share::Labeled(selector.clone()));
+                cohorts.push(Cohort::Labeled(selector.clone()));
                 None
             }
         };
         last = last.max(until.unwrap_or_default());
     }
     if last > 0 {
-        shares.push(Share::First(last));
+        cohorts.push(Cohort::First(last));
     }
-    shares
+    cohorts
 }
 
-fn give(staged: &watch::Sender<Option<Staged>>, candidate: &Plugin, shares: &[Share]) {
-    staged.send_if_modified(|staged| {
-        let is_same = staged
+fn give(canary: &watch::Sender<Option<Canary>>, candidate: &Plugin, cohorts: &[Cohort]) {
+    canary.send_if_modified(|canary| {
+        let is_same = canary
             .as_ref()
-            .is_some_and(|staged| staged.shares == shares && staged.plugin.digest() == candidate.digest());
+            .is_some_and(|canary| canary.cohorts == cohorts && canary.plugin.digest() == candidate.digest());
         if !is_same {
-            *staged = Some(Staged {
+            *canary = Some(Canary {
                 plugin: candidate.clone(),
-                shares: shares.to_vec(),
+                cohorts: cohorts.to_vec(),
             });
         }
         !is_same
@@ -292,10 +293,10 @@ struct Parents {
 }
 
 impl Parents {
-    fn of(context: &Context, shares: &[Share]) -> Self {
+    fn of(context: &Context, cohorts: &[Cohort]) -> Self {
         let (chosen, others) = all(context)
             .into_iter()
-            .partition(|parent| shares.iter().any(|share| share.includes(parent)));
+            .partition(|parent| cohorts.iter().any(|cohort| cohort.includes(parent)));
         Self { chosen, others }
     }
 
@@ -408,16 +409,16 @@ mod tests {
             wait: Duration::ZERO,
         };
         let stages = [stage(StageObjects::Count(2)), stage(StageObjects::Percent(1))];
-        let first = shares_of(&[10, 20, 30], &stages[..1], 0);
-        assert_eq!(first, [Share::First(20)]);
+        let first = cohorts_of(&[10, 20, 30], &stages[..1], 0);
+        assert_eq!(first, [Cohort::First(20)]);
         // Of 5 and 10, only the first two would be chosen now.
-        assert_eq!(shares_of(&[5, 10, 20, 30], &stages[..1], 20), first);
+        assert_eq!(cohorts_of(&[5, 10, 20, 30], &stages[..1], 20), first);
         assert_eq!(
-            shares_of(&[30, 40], &stages[..1], 20),
-            [Share::First(40)],
+            cohorts_of(&[30, 40], &stages[..1], 20),
+            [Cohort::First(40)],
             "those were deleted"
         );
-        assert_eq!(shares_of(&[10], &stages, 20), [Share::First(u64::MAX / 100)]);
+        assert_eq!(cohorts_of(&[10], &stages, 20), [Cohort::First(u64::MAX / 100)]);
     }
 
     #[test]

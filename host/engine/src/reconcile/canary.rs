@@ -16,23 +16,23 @@ pub struct Versions {
     /// The live version.
     pub live: watch::Receiver<Live>,
     /// A newer version that some parents have already.
-    pub staged: watch::Receiver<Option<Staged>>,
+    pub canary: watch::Receiver<Option<Canary>>,
     /// The parents that hold back a new version.
     pub blocking_parents: Arc<ParentConditions>,
 }
 
 /// A version that some parents have.
 #[derive(Clone)]
-pub struct Staged {
+pub struct Canary {
     /// The version.
     pub plugin: Plugin,
-    /// The parents that have it: those in any of these shares.
-    pub shares: Vec<Share>,
+    /// The parents that have it: those in any of these cohorts.
+    pub cohorts: Vec<Cohort>,
 }
 
 /// Some parents of a kind. Whether a parent is one of them does not depend on the other parents.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Share {
+pub enum Cohort {
     /// Those whose UID has a hash up to this one.
     First(u64),
     /// Those with these labels.
@@ -42,21 +42,21 @@ pub enum Share {
 impl Versions {
     /// Returns the version that a parent has.
     pub fn of(&self, parent: &DynamicObject) -> Live {
-        match &*self.staged.borrow() {
-            Some(staged) if staged.includes(parent) => Live::Plugin(staged.plugin.clone()),
+        match &*self.canary.borrow() {
+            Some(canary) if canary.includes(parent) => Live::Plugin(canary.plugin.clone()),
             Some(_) | None => self.live.borrow().clone(),
         }
     }
 }
 
-impl Staged {
+impl Canary {
     /// Reports whether a parent has the version.
     pub fn includes(&self, parent: &DynamicObject) -> bool {
-        self.shares.iter().any(|share| share.includes(parent))
+        self.cohorts.iter().any(|cohort| cohort.includes(parent))
     }
 }
 
-impl Share {
+impl Cohort {
     /// Reports whether a parent is in it.
     pub fn includes(&self, parent: &DynamicObject) -> bool {
         match self {
