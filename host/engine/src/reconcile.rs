@@ -40,7 +40,7 @@ pub mod unwatched;
 mod action;
 mod call;
 mod cleanup_deadline;
-mod contest;
+mod conflict;
 mod error;
 mod failure;
 mod finalizer;
@@ -67,7 +67,7 @@ mod undecorate;
 pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) -> Action {
     let run = &Run::new(context, name, span);
     let decided = reconcile_now(run).await;
-    contest::next_look(run, decided)
+    conflict::next_look(run, decided)
 }
 
 async fn reconcile_now(run: &Run<'_>) -> Action {
@@ -109,7 +109,7 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         if cleanup_deadline::is_overdue(run, &parent) {
             return abandon(run, &parent, "the resource is paused").await;
         }
-        contest::forget(run);
+        conflict::forget(run);
         return finish(run, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
     let mut changes = Changes::default();
@@ -143,7 +143,7 @@ async fn conclude(
     let answer = match result {
         Ok(Outcome::Settled(answer)) => answer,
         Ok(Outcome::ParentChanged | Outcome::Released | Outcome::Loading) => {
-            contest::forget(run);
+            conflict::forget(run);
             return Action::OnChange;
         }
         Err(error) => return fail(run, parent, &error).await,

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::contest::{self, in_words};
+use super::conflict::{self, in_words};
 use super::context::LiveChild;
 use super::context::pace::Cause;
 use super::error::Stop;
@@ -143,7 +143,7 @@ pub(super) async fn apply(
             return applied;
         }
     }
-    contest::end(run, parent, desired);
+    conflict::end(run, parent, desired);
     applied
 }
 
@@ -195,11 +195,11 @@ async fn apply_one(
     run.memory(|memory| match &outcome {
         // It is not applied, so it cannot be changed back.
         ApplyOutcome::Waiting(_) | ApplyOutcome::Turn(_) | ApplyOutcome::Replaced(_) => {
-            memory.contests.forget(&desired.key);
+            memory.conflicts.forget(&desired.key);
         }
         _ if live.is_none() || drift.is_some() => {}
-        _ if live.is_some_and(|live| is_terminating(&live.object)) => memory.contests.forget(&desired.key),
-        _ => memory.contests.is_as_desired(&desired.key, Instant::now()),
+        _ if live.is_some_and(|live| is_terminating(&live.object)) => memory.conflicts.forget(&desired.key),
+        _ => memory.conflicts.is_as_desired(&desired.key, Instant::now()),
     });
     Ok(outcome)
 }
@@ -227,7 +227,7 @@ fn may_apply<'a>(
         let is_expected = run.memory(|memory| memory.unkept.is_expected(&desired.key, &drift.to_string()));
         if !is_expected
             && is_child(run, parent, &live.object)
-            && contest::is_on_hold(run, parent, desired, live, drift)
+            && conflict::is_on_hold(run, parent, desired, live, drift)
         {
             return Err(ApplyOutcome::Unchanged);
         }
@@ -254,7 +254,7 @@ fn is_known_child(run: &Run<'_>, parent: &DynamicObject, live: &DynamicObject) -
     owns(config.scope(), parent, live) || retains(config.scope(), proof, parent, live)
 }
 
-/// Reports whether others may contest an object: also a child that is not known as ours, which is not applied by force.
+/// Reports whether others may write an object, too: also a child that is not known as ours, which is not applied by force.
 fn is_child(run: &Run<'_>, parent: &DynamicObject, live: &DynamicObject) -> bool {
     let owner = controller_of(live).map(|owner| &owner.uid);
     is_known_child(run, parent, live) || owner.is_some_and(|uid| parent.metadata.uid.as_ref() == Some(uid))
@@ -317,7 +317,7 @@ async fn send(
     run.memory(|memory| {
         match (&outcome, memory.paces.get_mut(&key.identity())) {
             (ApplyOutcome::Created, Some(pace)) => pace.created(Instant::now()),
-            // The corrections of what others change are counted as contests.
+            // The corrections of what others change are counted as conflicts.
             (ApplyOutcome::Updated, _) if object.is_some_and(|live| !is_correction(desired, live)) => {
                 memory.pace(key.identity()).wrote(Cause::Change, Instant::now());
             }
@@ -325,7 +325,7 @@ async fn send(
         }
     });
     if let Some(live) = object.filter(|live| is_child(run, parent, live)) {
-        contest::applied(run, parent, desired, live);
+        conflict::applied(run, parent, desired, live);
     }
     // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, ApplyOutcome::Unchanged) {

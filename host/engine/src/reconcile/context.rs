@@ -2,7 +2,7 @@
 
 mod caches;
 mod cluster;
-pub(super) mod contests;
+pub(super) mod conflicts;
 mod memory;
 mod needs;
 mod objects;
@@ -19,7 +19,7 @@ use kube::core::DynamicObject;
 pub use self::caches::Caches;
 pub(super) use self::caches::LiveChild;
 pub use self::cluster::Cluster;
-pub use self::contests::Contests;
+pub use self::conflicts::Conflicts;
 pub use self::memory::{Doubt, FailureMemory, OwnWrites, ParentMemory};
 pub use self::state::ControllerState;
 pub use self::unkept::Unkept;

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::action::{Action, MIN_DELAY};
 use super::cleanup_deadline::time_left;
-use super::contest;
+use super::conflict;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::going::without_advice;
@@ -83,7 +83,7 @@ pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &Reconcil
         )
         || is_waiting_for_deletion(error);
     if matches!(next, Action::OnChange) {
-        contest::forget(run);
+        conflict::forget(run);
     } else {
         count_failure(run);
     }

@@ -41,7 +41,7 @@ pub(super) fn desired(
     let (contested, dropped, shares_conditions) = run.memory(|memory| {
         let shares_conditions = memory.status.shares_conditions;
         (
-            memory.contests.condition(),
+            memory.conflicts.condition(),
             memory.unkept.reason(),
             shares_conditions,
         )

@@ -8,7 +8,7 @@ use opentelemetry::trace::SpanContext;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::contests::Contests;
+use super::conflicts::Conflicts;
 use super::pace::Pace;
 use super::unkept::Unkept;
 use crate::reconcile::status::unwritten::Unwritten;
@@ -43,7 +43,7 @@ pub struct ParentMemory {
     /// Children that are changed one at a time.
     pub(in crate::reconcile) turns: TurnMemory,
     /// Children that others may be changing back.
-    pub contests: Contests,
+    pub conflicts: Conflicts,
     /// What decided which children are retained when the last of them lost its owner reference: a hash of the parent's UID
     /// and annotations, which say what Secrets are generated. When the configuration changes, all memory is new.
     pub released: Option<u64>,

@@ -54,7 +54,7 @@ impl ControllerState {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.own_writes.children.remove(&key.identity());
             memory.unkept.forget(key);
-            memory.contests.forget(key);
+            memory.conflicts.forget(key);
         }
     }
 

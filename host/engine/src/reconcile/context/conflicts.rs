@@ -19,10 +19,10 @@ const SHOWN: usize = 3;
 
 /// The children of one parent that others may be changing back.
 #[derive(Debug, Default)]
-pub struct Contests(HashMap<ChildRef, Contest>);
+pub struct Conflicts(HashMap<ChildRef, Conflict>);
 
 #[derive(Debug)]
-struct Contest {
+struct Conflict {
     /// The fingerprint of the last applied body.
     fingerprint: String,
     /// When it was last applied, or was last seen as applied.
@@ -55,7 +55,7 @@ pub(in crate::reconcile) enum Seen {
     Contested { hold: bool },
 }
 
-impl Contest {
+impl Conflict {
     fn new(fingerprint: &str, now: Instant) -> Self {
         Self {
             fingerprint: fingerprint.to_owned(),
@@ -83,7 +83,7 @@ impl Contest {
         Cause::Correction.delay_after(self.times)
     }
 
-    /// Returns how long a child must stay as applied until the contest is over.
+    /// Returns how long a child must stay as applied until the conflict is over.
     fn quiet(&self) -> Duration {
         if self.is_contested() {
             self.slowest.saturating_mul(QUIET_FACTOR).clamp(QUIET.0, QUIET.1)
@@ -111,7 +111,7 @@ impl Contest {
     }
 }
 
-impl Contests {
+impl Conflicts {
     /// Notes that a child differs from the body with this `fingerprint`, which is desired. `applied` is the fingerprint
     /// of the body that was last applied, according to the child.
     pub(in crate::reconcile) fn differs(
@@ -121,29 +121,29 @@ impl Contests {
         applied: Option<&str>,
         now: Instant,
     ) -> Seen {
-        let Some(contest) = self.0.get_mut(key) else {
+        let Some(conflict) = self.0.get_mut(key) else {
             if applied == Some(fingerprint) {
-                let mut contest = Contest::new(fingerprint, now);
-                contest.change_back(now);
-                self.0.insert(key.clone(), contest);
+                let mut conflict = Conflict::new(fingerprint, now);
+                conflict.change_back(now);
+                self.0.insert(key.clone(), conflict);
             }
             return Seen::Edit;
         };
-        if contest.fingerprint != fingerprint {
+        if conflict.fingerprint != fingerprint {
             return Seen::Edit;
         }
-        if !contest.is_changed {
-            if !contest.is_contested() && contest.due() <= now {
+        if !conflict.is_changed {
+            if !conflict.is_contested() && conflict.due() <= now {
                 // The earlier edits are too long ago to matter.
-                *contest = Contest::new(fingerprint, now);
+                *conflict = Conflict::new(fingerprint, now);
             }
-            contest.change_back(now);
+            conflict.change_back(now);
         }
-        if !contest.is_contested() {
+        if !conflict.is_contested() {
             return Seen::Edit;
         }
         Seen::Contested {
-            hold: now < contest.due(),
+            hold: now < conflict.due(),
         }
     }
 
@@ -157,15 +157,15 @@ impl Contests {
         now: Instant,
     ) {
         match self.0.get_mut(key) {
-            Some(contest) => {
-                if contest.fingerprint != fingerprint {
-                    fingerprint.clone_into(&mut contest.fingerprint);
+            Some(conflict) => {
+                if conflict.fingerprint != fingerprint {
+                    fingerprint.clone_into(&mut conflict.fingerprint);
                 }
-                contest.applied = now;
-                contest.is_changed = false;
+                conflict.applied = now;
+                conflict.is_changed = false;
             }
             None if is_other_body => {
-                self.0.insert(key.clone(), Contest::new(fingerprint, now));
+                self.0.insert(key.clone(), Conflict::new(fingerprint, now));
             }
             None => {}
         }
@@ -173,11 +173,11 @@ impl Contests {
 
     /// Notes that a child is as desired.
     pub(in crate::reconcile) fn is_as_desired(&mut self, key: &ChildRef, now: Instant) {
-        let changed = self.0.get_mut(key).filter(|contest| contest.is_changed);
+        let changed = self.0.get_mut(key).filter(|conflict| conflict.is_changed);
         // While the host waits, others may change it back and forth.
-        if let Some(contest) = changed.filter(|contest| !contest.is_contested() || contest.due() <= now) {
-            contest.is_changed = false;
-            contest.applied = now;
+        if let Some(conflict) = changed.filter(|conflict| !conflict.is_contested() || conflict.due() <= now) {
+            conflict.is_changed = false;
+            conflict.applied = now;
         }
     }
 
@@ -191,23 +191,23 @@ impl Contests {
         self.0.clear();
     }
 
-    /// Stores who contests a child this time. Returns the message when this is its first report; `counted` then counts it as long
-    /// as the contest lasts.
+    /// Stores who changes a child back this time. Returns the message when this is its first report; `counted` then counts it as long
+    /// as the conflict lasts.
     pub(in crate::reconcile) fn report(
         &mut self,
         key: &ChildRef,
         report: Report,
         counted: impl FnOnce() -> ContestedChild,
     ) -> Option<String> {
-        let contest = self.0.get_mut(key)?;
-        let message = contest.message(key, &report);
-        match &mut contest.report {
+        let conflict = self.0.get_mut(key)?;
+        let message = conflict.message(key, &report);
+        match &mut conflict.report {
             Some((known, _)) => {
                 *known = report;
                 None
             }
             None => {
-                contest.report = Some((report, counted()));
+                conflict.report = Some((report, counted()));
                 Some(message)
             }
         }
@@ -219,21 +219,21 @@ impl Contests {
         is_wanted: impl Fn(&ChildRef) -> bool,
         now: Instant,
     ) -> Vec<String> {
-        let is_over = |key: &ChildRef, contest: &mut Contest| {
-            !is_wanted(key) || (!contest.is_changed && contest.due() <= now)
+        let is_over = |key: &ChildRef, conflict: &mut Conflict| {
+            !is_wanted(key) || (!conflict.is_changed && conflict.due() <= now)
         };
-        let ended = self.0.extract_if(is_over).filter_map(|(key, contest)| {
-            let (report, _) = contest.report.filter(|_| is_wanted(&key))?;
+        let ended = self.0.extract_if(is_over).filter_map(|(key, conflict)| {
+            let (report, _) = conflict.report.filter(|_| is_wanted(&key))?;
             Some(format!("{key}: {} is no longer changed back", report.path))
         });
         ended.collect()
     }
 
-    /// Returns when the first contested child is to be applied again, or its contest ends.
+    /// Returns when the first contested child is to be applied again, or its conflict ends.
     pub(in crate::reconcile) fn next(&self, now: Instant) -> Option<Duration> {
-        let contested = self.0.values().filter(|contest| contest.is_contested());
+        let contested = self.0.values().filter(|conflict| conflict.is_contested());
         contested
-            .map(|contest| contest.due().saturating_duration_since(now))
+            .map(|conflict| conflict.due().saturating_duration_since(now))
             .min()
     }
 
@@ -242,12 +242,12 @@ impl Contests {
         let contested = self
             .0
             .iter()
-            .filter_map(|(key, contest)| Some((key, contest, &contest.report.as_ref()?.0)));
+            .filter_map(|(key, conflict)| Some((key, conflict, &conflict.report.as_ref()?.0)));
         let mut contested: Vec<_> = contested.collect();
         contested.sort_by_key(|(key, ..)| *key);
         let messages = contested
             .iter()
-            .map(|(key, contest, report)| contest.message(key, report));
+            .map(|(key, conflict, report)| conflict.message(key, report));
         (!contested.is_empty()).then(|| Reason::new(FIELD_CONTESTED, first_few(messages, SHOWN, ". ")))
     }
 }
@@ -284,19 +284,19 @@ mod tests {
 
     /// Lets a client change a child back `times` times, `after` each apply, and the host apply it as soon as it may.
     /// Returns the applies' times.
-    fn fight(contests: &mut Contests, times: u32, after: Duration, now: &mut Instant) -> Vec<Instant> {
+    fn fight(conflicts: &mut Conflicts, times: u32, after: Duration, now: &mut Instant) -> Vec<Instant> {
         let key = child("a/web");
         let mut applies = Vec::new();
         for _ in 0..times {
             *now += after;
-            while let Seen::Contested { hold } = contests.differs(&key, "f", Some("f"), *now) {
-                contests.report(&key, report(), counted);
+            while let Seen::Contested { hold } = conflicts.differs(&key, "f", Some("f"), *now) {
+                conflicts.report(&key, report(), counted);
                 if !hold {
                     break;
                 }
-                *now += contests.next(*now).unwrap();
+                *now += conflicts.next(*now).unwrap();
             }
-            contests.applied(&key, "f", false, *now);
+            conflicts.applied(&key, "f", false, *now);
             applies.push(*now);
         }
         applies
@@ -304,16 +304,16 @@ mod tests {
 
     #[test]
     fn edits_are_corrected_at_once_and_a_contested_child_less_and_less_often() {
-        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
         let soon = Duration::from_millis(10);
-        let applies = fight(&mut contests, 16, soon, &mut now);
+        let applies = fight(&mut conflicts, 16, soon, &mut now);
         let gaps: Vec<u64> = applies
             .windows(2)
             .map(|pair| (pair[1] - pair[0]).as_secs())
             .collect();
         let expected = [0, 0, 0, 5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 300];
         assert_eq!(gaps, expected);
-        let message = contests.condition().unwrap().message;
+        let message = conflicts.condition().unwrap().message;
         assert!(
             message.starts_with(
                 "Deployment a/web was changed back 16 times, the last time spec.replicas by the field manager \"rival\". \
@@ -325,85 +325,88 @@ mod tests {
 
     #[test]
     fn a_client_that_is_slow_is_corrected_at_once_for_a_while() {
-        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
         let start = now;
         let minute = Duration::from_secs(60);
-        let applies = fight(&mut contests, 7, minute, &mut now);
+        let applies = fight(&mut conflicts, 7, minute, &mut now);
         assert_eq!(*applies.last().unwrap(), start + 7 * minute);
-        assert!(contests.condition().is_some());
+        assert!(conflicts.condition().is_some());
     }
 
     #[test]
-    fn a_contest_ends_when_the_child_stays_as_applied_and_edits_are_corrected_at_once_again() {
-        let (mut contests, mut now) = (Contests::default(), Instant::now());
-        fight(&mut contests, 8, Duration::from_secs(1), &mut now);
-        assert_eq!(contests.end(|_| true, now + Duration::from_secs(29)), [""; 0]);
-        assert_eq!(contests.next(now), Some(Duration::from_secs(30)));
+    fn a_conflict_ends_when_the_child_stays_as_applied_and_edits_are_corrected_at_once_again() {
+        let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
+        fight(&mut conflicts, 8, Duration::from_secs(1), &mut now);
+        assert_eq!(conflicts.end(|_| true, now + Duration::from_secs(29)), [""; 0]);
+        assert_eq!(conflicts.next(now), Some(Duration::from_secs(30)));
         now += Duration::from_secs(30);
         let expected = ["Deployment a/web: spec.replicas is no longer changed back"];
-        assert_eq!(contests.end(|_| true, now), expected);
-        assert_eq!(contests.condition(), None);
-        assert_eq!(contests.differs(&child("a/web"), "f", Some("f"), now), Seen::Edit);
+        assert_eq!(conflicts.end(|_| true, now), expected);
+        assert_eq!(conflicts.condition(), None);
+        assert_eq!(
+            conflicts.differs(&child("a/web"), "f", Some("f"), now),
+            Seen::Edit
+        );
     }
 
     #[test]
     fn a_slow_client_must_be_quiet_for_longer() {
-        let (mut contests, mut now) = (Contests::default(), Instant::now());
-        fight(&mut contests, 6, Duration::from_secs(600), &mut now);
-        assert_eq!(contests.next(now), Some(Duration::from_secs(2400)));
+        let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
+        fight(&mut conflicts, 6, Duration::from_secs(600), &mut now);
+        assert_eq!(conflicts.next(now), Some(Duration::from_secs(2400)));
     }
 
     #[test]
     fn what_the_plugin_wants_anew_is_applied_at_once() {
-        let (mut contests, mut now) = (Contests::default(), Instant::now());
-        fight(&mut contests, 8, Duration::from_millis(1), &mut now);
+        let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
+        fight(&mut conflicts, 8, Duration::from_millis(1), &mut now);
         let key = child("a/web");
         assert_eq!(
-            contests.differs(&key, "f", Some("f"), now),
+            conflicts.differs(&key, "f", Some("f"), now),
             Seen::Contested { hold: true }
         );
-        assert_eq!(contests.differs(&key, "g", Some("f"), now), Seen::Edit);
-        contests.applied(&key, "g", false, now);
+        assert_eq!(conflicts.differs(&key, "g", Some("f"), now), Seen::Edit);
+        conflicts.applied(&key, "g", false, now);
         assert_eq!(
-            contests.differs(&key, "g", Some("g"), now),
+            conflicts.differs(&key, "g", Some("g"), now),
             Seen::Contested { hold: true }
         );
         // The plugin no longer wants the child.
-        assert_eq!(contests.end(|_| false, now), [""; 0]);
-        assert_eq!(contests.condition(), None);
+        assert_eq!(conflicts.end(|_| false, now), [""; 0]);
+        assert_eq!(conflicts.condition(), None);
     }
 
     #[test]
-    fn a_second_host_that_wants_another_body_contests_as_well() {
-        let (mut contests, now) = (Contests::default(), Instant::now());
+    fn a_second_host_that_wants_another_body_conflicts_as_well() {
+        let (mut conflicts, now) = (Conflicts::default(), Instant::now());
         let key = child("a/web");
         for _ in 0..CONTESTED_AFTER {
-            assert_eq!(contests.differs(&key, "ours", Some("theirs"), now), Seen::Edit);
-            contests.applied(&key, "ours", true, now);
+            assert_eq!(conflicts.differs(&key, "ours", Some("theirs"), now), Seen::Edit);
+            conflicts.applied(&key, "ours", true, now);
         }
         assert!(matches!(
-            contests.differs(&key, "ours", Some("theirs"), now),
+            conflicts.differs(&key, "ours", Some("theirs"), now),
             Seen::Contested { .. }
         ));
     }
 
     #[test]
-    fn a_client_that_restores_the_field_ends_the_contest() {
-        let (mut contests, mut now) = (Contests::default(), Instant::now());
-        fight(&mut contests, 8, Duration::from_secs(1), &mut now);
+    fn a_client_that_restores_the_field_ends_the_conflict() {
+        let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
+        fight(&mut conflicts, 8, Duration::from_secs(1), &mut now);
         let key = child("a/web");
-        contests.differs(&key, "f", Some("f"), now);
+        conflicts.differs(&key, "f", Some("f"), now);
         // It may be changed back and forth until it is the host's turn.
-        contests.is_as_desired(&key, now);
-        now += contests.next(now).unwrap();
-        contests.is_as_desired(&key, now);
-        assert_eq!(contests.end(|_| true, now + QUIET.0).len(), 1);
+        conflicts.is_as_desired(&key, now);
+        now += conflicts.next(now).unwrap();
+        conflicts.is_as_desired(&key, now);
+        assert_eq!(conflicts.end(|_| true, now + QUIET.0).len(), 1);
     }
 
     #[test]
-    fn edits_an_hour_apart_are_no_contest() {
-        let (mut contests, mut now) = (Contests::default(), Instant::now());
-        fight(&mut contests, 2 * CONTESTED_AFTER, QUIET.1, &mut now);
-        assert_eq!(contests.condition(), None);
+    fn edits_an_hour_apart_are_no_conflict() {
+        let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
+        fight(&mut conflicts, 2 * CONTESTED_AFTER, QUIET.1, &mut now);
+        assert_eq!(conflicts.condition(), None);
     }
 }

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::action::{Action, MIN_DELAY};
 use super::context::LiveChild;
-use super::context::contests::{Report, Seen};
+use super::context::conflicts::{Report, Seen};
 use super::run::Run;
 use operator_host_contract::EventType;
 use operator_host_core::field_path::FieldPath;
@@ -31,7 +31,7 @@ pub(super) fn is_on_hold(
     let seen = run.memory(|memory| {
         let applied = annotation(&live.object, APPLIED_ANNOTATION);
         memory
-            .contests
+            .conflicts
             .differs(&desired.key, &desired.fingerprint, applied, Instant::now())
     });
     match seen {
@@ -58,7 +58,9 @@ fn report(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, live: &LiveC
     let path = shorten(&drift.to_string(), MAX_PATH);
     let began = run.memory(|memory| {
         let counted = || run.observer.metrics.contested();
-        memory.contests.report(&desired.key, Report { path, by }, counted)
+        memory
+            .conflicts
+            .report(&desired.key, Report { path, by }, counted)
     });
     if let Some(message) = began {
         warn!("{message}");
@@ -87,18 +89,18 @@ pub(super) fn applied(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, 
     run.memory(|memory| {
         let (key, fingerprint) = (&desired.key, &desired.fingerprint);
         memory
-            .contests
+            .conflicts
             .applied(key, fingerprint, is_other_body, Instant::now());
     });
 }
 
-/// Ends the contests that are over: those of children that nobody has changed back for a while, and those of children
+/// Ends the conflicts that are over: those of children that nobody has changed back for a while, and those of children
 /// that the plugin no longer wants.
 pub(super) fn end(run: &Run<'_>, parent: &DynamicObject, desired: &[Desired]) {
     let is_wanted = |key: &ChildRef| desired.iter().any(|desired| desired.key == *key);
     let ended = run.memory(|memory| {
         memory.unkept.retain(is_wanted);
-        memory.contests.end(is_wanted, Instant::now())
+        memory.conflicts.end(is_wanted, Instant::now())
     });
     for message in ended {
         info!("{message}");
@@ -106,9 +108,9 @@ pub(super) fn end(run: &Run<'_>, parent: &DynamicObject, desired: &[Desired]) {
     }
 }
 
-/// Forgets the contests of a parent whose children are not applied any more, for example because it is paused.
+/// Forgets the conflicts of a parent whose children are not applied any more, for example because it is paused.
 pub(super) fn forget(run: &Run<'_>) {
-    run.memory(|memory| memory.contests.clear());
+    run.memory(|memory| memory.conflicts.clear());
 }
 
 /// Returns when to reconcile a parent again: as decided, or before because of its contested children and of what backs off.
@@ -124,7 +126,7 @@ pub(super) fn next_look(run: &Run<'_>, decided: Action) -> Action {
     let now = Instant::now();
     let look = run.memory(|memory| {
         memory
-            .contests
+            .conflicts
             .next(now)
             .into_iter()
             .chain(memory.next_write(now))
