@@ -18,7 +18,7 @@
 //! 12. back to the queue, with the next time or the back-off.
 //!
 //! For a parent that is being deleted, steps 6 to 10 ask the plugin to clean up, and `reconcile::teardown` deletes what is in an
-//! order. What is left of one that is gone is deleted by `reconcile::predecessor`. An error ends in `reconcile::failure`.
+//! order. What is left of one that is gone is deleted by `reconcile::orphans`. An error ends in `reconcile::failure`.
 //!
 //! The names are those of the crates `operator-host-…`; ARCHITECTURE.md has the map. `reconcile` and `reconcile::settle` alone know that order. The
 //! runtime never sees a Kubernetes client. `desired` does no I/O.

@@ -47,9 +47,9 @@ mod finalizer;
 mod freshness;
 mod going;
 mod iterations;
+mod orphans;
 mod outcome;
 mod patience;
-mod predecessor;
 mod related;
 mod repair;
 mod replace;
@@ -217,7 +217,7 @@ async fn converge(
     let parent = Arc::clone(&snapshot.parent);
     let mut outcome = settle(run, &plugin, snapshot, changes).await?;
     if let Outcome::Settled(answer) = &mut outcome {
-        let left = predecessor::sweep(run, Some(&parent), changes).await;
+        let left = orphans::sweep(run, Some(&parent), changes).await;
         answer.requeue = answer.requeue.or_after(left);
     }
     Ok(outcome)
@@ -257,7 +257,7 @@ async fn without_parent(run: &Run<'_>) -> Action {
         return Action::OnChange;
     }
     let mut changes = Changes::default();
-    let left = predecessor::sweep(run, None, &mut changes).await;
+    let left = orphans::sweep(run, None, &mut changes).await;
     changes.count(run);
     left.map_or(Action::OnChange, Action::After)
 }

@@ -13,8 +13,8 @@ use super::error::{ReconcileError, Stop};
 use super::evaluate::export_for;
 use super::going::is_namespace_going;
 use super::iterations::Iterations;
+use super::orphans;
 use super::outcome::{Changes, FinalAnswer, Outcome, collect_events};
-use super::predecessor;
 use super::prune::prune;
 use super::run::Run;
 use super::secrets::generate;
@@ -136,7 +136,7 @@ async fn realize(
 ) -> Result<Realized, Stop> {
     let mut plan = match make_plan(run, plugin, parent, shown, response) {
         Ok(plan) => plan,
-        Err(error) if predecessor::clear(run, parent, &error, changes).await? => {
+        Err(error) if orphans::clear(run, parent, &error, changes).await? => {
             debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
             return Err(Stop::Outdated);
         }
@@ -159,7 +159,7 @@ async fn realize(
             applied,
             changed,
         }),
-        Some(error) if changed || predecessor::clear(run, parent, &error, changes).await? => {
+        Some(error) if changed || orphans::clear(run, parent, &error, changes).await? => {
             debug!("{error}: asking the plugin again");
             Err(Stop::Outdated)
         }
