@@ -5,13 +5,15 @@ use crate::controllers::{CONTROLLER, World};
 use crate::support::prelude::*;
 
 mod bad_input;
+mod fields;
 mod lifecycle;
 
 const DEPLOYMENT: &str = "apps/v1/Deployment";
 
 /// What the Controllers of these scenarios may do.
 const CEILINGS: &str = "ceilings:\n- parents: [{apiGroups: ['*.operator-host.dev'], kinds: ['*']}]\n  \
-                        decorates: [{apiGroups: [apps], kinds: [Deployment, StatefulSet]}]\n  \
+                        decorates: [{apiGroups: [apps], kinds: [Deployment, StatefulSet, DaemonSet]}]\n  \
+                        fields: ['metadata.labels', 'spec.template', 'spec.replicas']\n  \
                         children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: [apps], kinds: [Deployment]}]\n";
 
 /// Starts a control plane with the plugins in ConfigMaps, and a host.

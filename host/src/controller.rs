@@ -187,35 +187,31 @@ fn enqueue_all(context: &Context, reason: &Trigger) {
 
 /// Enqueues deleted parents that still have children, and those that are not decorated any more.
 fn enqueue_deleted(context: &Context) {
-    for parent in parents_with_children(context) {
-        if !context.caches.has_parent(&parent) {
-            context.queue.enqueue(&parent, Trigger::Resync);
+    for parent in parents_with_children(context).union(&context.caches.with_fields()) {
+        if !context.caches.has_parent(parent) {
+            context.queue.enqueue(parent, Trigger::Resync);
         }
     }
 }
 
-/// Keeps the children of what is not decorated any more if that is a larger part than a new version of the plugin may delete: the
+/// Keeps the children and the fields of what is not decorated any more if that is a larger part than a new version of the plugin may delete: the
 /// selector may be wrong. A single object that has lost its label is none.
 fn hold_many(context: &Context) {
+    let with_fields = context.caches.with_fields();
     // The kind's objects may own what other controllers have made.
-    let has_children = |object: &Arc<DynamicObject>| {
+    let is_decorated = |name: &NamespacedName, object: &Arc<DynamicObject>| {
         let children = context.owned(object);
-        children
-            .iter()
-            .any(|child| owns(context.config.scope(), object, child))
+        let mut children = children.iter();
+        with_fields.contains(name) || children.any(|child| owns(context.config.scope(), object, child))
     };
     let (mut lost, mut kept) = (BTreeSet::new(), 0);
-    for name in parents_with_children(context) {
-        if let Some(object) = context.caches.unselected(&name) {
-            if has_children(&object) {
-                lost.insert(name);
+    for name in parents_with_children(context).union(&with_fields) {
+        if let Some(object) = context.caches.unselected(name) {
+            if is_decorated(name, &object) {
+                lost.insert(name.clone());
             }
-        } else if context
-            .caches
-            .parent(&name)
-            .is_some_and(|object| has_children(&object))
-        {
-            kept += 1;
+        } else if let Some(object) = context.caches.parent(name) {
+            kept += usize::from(is_decorated(name, &object));
         }
     }
     let most = context.config.proving.max_deletions;
@@ -224,7 +220,7 @@ fn hold_many(context: &Context) {
         warn!(
             controller = context.config.name,
             objects = lost.len(),
-            "the selector leaves out so many objects with children that these stay (`proving.maxDeletions`)"
+            "the selector leaves out so many objects that their children and fields stay (`proving.maxDeletions`)"
         );
     }
     context.state.hold(if are_many { lost } else { BTreeSet::new() });
@@ -573,7 +569,9 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
             {
                 enqueue_all(context, &Trigger::Related);
             }
+            enqueue_by_namespace_labels(context);
         }
+        NamespaceChange::Relabeled => enqueue_by_namespace_labels(context),
         // Enqueue the parents that wait for their cleanup: their plugin does not know yet that the namespace is
         // deleted.
         NamespaceChange::Terminating => {
@@ -594,6 +592,13 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
                 }
             }
         }
+    }
+}
+
+/// Enqueues the parents whose plugin reads from namespaces with certain labels.
+fn enqueue_by_namespace_labels(context: &Context) {
+    for parent in context.state.needs.parents_by_namespace_labels() {
+        context.queue.enqueue(&parent, Trigger::Related);
     }
 }
 

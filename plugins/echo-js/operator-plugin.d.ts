@@ -39,7 +39,7 @@ export interface Reference {
   // end of fields
 }
 
-/** Objects to read: one by name, or those that a label selector picks. */
+/** Objects to read: by name, or those that a label selector picks, in one namespace or in several. */
 export interface Need {
   // fields of Need: as in wit/types.wit, by plugins/records.py
   /** Chosen by the plugin, unique in the response. */
@@ -50,8 +50,12 @@ export interface Need {
   kind: string;
   /** Absent: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller may read. */
   namespace?: string;
+  /** In place of `namespace`: the labels of the namespaces, as in `kubectl get -l`. Those count that the controller may read. */
+  namespaceSelector?: string;
   /** Absent: every object that the selector picks. */
   name?: string;
+  /** In place of `name`: several. Empty: every object that the selector picks. */
+  names?: string[];
   /** As in `kubectl get -l`. */
   labelSelector?: string;
   // end of fields
@@ -156,6 +160,8 @@ declare class Answer {
 export class Response extends Answer {
   constructor(status?: object);
   keep(...children: (Reference | KubernetesObject)[]): this;
+  /** Sets the fields that the parent should have: for a Controller that decorates, below the paths of its `fields`. */
+  parent(fields: object): this;
   generate(name: string, ...entries: GeneratedValue[]): this;
 }
 
@@ -173,6 +179,8 @@ export function plugin<Spec = any>(options: {
   name: string;
   version: string;
   parent: Kind;
+  /** Other kinds that it decorates in the same way. */
+  also?: Kind[];
   makes?: Kind[];
   reads?: Kind[];
   crd?: object;

@@ -142,6 +142,7 @@ class Answer {
       children: [],
       keep: [],
       generate: [],
+      parent: undefined,
       conditions: [],
       events: [],
       requeueAfterMs: undefined,
@@ -187,14 +188,15 @@ class Answer {
     return this;
   }
 
-  /** Adds objects to read and to watch: `{ id, apiVersion, kind, namespace, name, labelSelector }`. */
+  /** Adds objects to read and to watch: `{ id, apiVersion, kind, namespace, namespaceSelector, name, names, labelSelector }`. */
   need(...needs) {
     for (const need of needs) {
       requireKind(need, "a need");
       requireText(need.id, "the id of a need");
-      requireTexts(need, "need", ["id", "apiVersion", "kind", "namespace", "name", "labelSelector"]);
+      requireTexts(need, "need", ["id", "apiVersion", "kind", "namespace", "namespaceSelector", "name", "labelSelector"]);
+      for (const name of need.names ?? []) requireText(name, "a name of a need");
     }
-    this.fields.needs.push(...needs);
+    this.fields.needs.push(...needs.map((need) => ({ names: [], ...need })));
     return this;
   }
 
@@ -226,6 +228,12 @@ export class Response extends Answer {
     return this;
   }
 
+  /** Sets the fields that the parent should have: for a Controller that decorates, below the paths of its `fields`. */
+  parent(fields) {
+    this.fields.parent = objectText(fields, "the parent");
+    return this;
+  }
+
   /** Adds a Secret whose values the host generates once: `{ key, length, alphabet }` for each. */
   generate(name, ...entries) {
     requireText(name, "the name of a generated Secret");
@@ -253,12 +261,12 @@ export class Cleanup extends Answer {
 
 /** Returns the export of a plugin from its description and functions. */
 export function plugin(options) {
-  const { name, version, parent, makes = [], reads = [], crd, spec = {}, ...functions } = options;
+  const { name, version, parent, also = [], makes = [], reads = [], crd, spec = {}, ...functions } = options;
   const { reconcile, cleanup, versions = [], convert, defaults, validate, ...unknown } = functions;
   requireText(name, "the plugin's name");
   requireText(version, "the plugin's version");
   requireKind(parent, "the plugin's parent");
-  for (const [what, kinds] of Object.entries({ makes, reads })) {
+  for (const [what, kinds] of Object.entries({ also, makes, reads })) {
     require(Array.isArray(kinds), `the plugin's ${what}`, "a list of kinds", kinds);
     for (const it of kinds) requireKind(it, `one of the plugin's ${what}`);
   }
@@ -277,6 +285,7 @@ export function plugin(options) {
       name,
       version,
       parent,
+      also,
       makes,
       reads,
       finalizer: cleanup !== undefined,
@@ -380,10 +389,13 @@ function fieldError(text) {
 }
 
 function statusText(status) {
-  if (status == null) return undefined;
-  require(isPlain(status), "the status", "an object", status);
-  requireJson(status, "status");
-  return JSON.stringify(status);
+  return status == null ? undefined : objectText(status, "the status");
+}
+
+function objectText(value, what) {
+  require(isPlain(value), what, "an object", value);
+  requireJson(value, what.replace("the ", ""));
+  return JSON.stringify(value);
 }
 
 function conditionRecord(type, status, reason, message) {

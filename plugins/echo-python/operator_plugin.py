@@ -63,8 +63,12 @@ def condition_record(type: str, status: Optional[bool], reason: str, message: st
 def status_text(status: Any) -> Optional[str]:
     if status is None:
         return None
-    value = plain(status, "status")
-    require(isinstance(value, dict), "the status", "a dict or a dataclass", status)
+    return object_text(status, "status")
+
+
+def object_text(given: Any, what: str) -> str:
+    value = plain(given, what)
+    require(isinstance(value, dict), f"the {what}", "a dict or a dataclass", given)
     return json.dumps(value)
 
 
@@ -202,16 +206,32 @@ class Request:
 
 
 def need(
-    id: str, kind: Kind, name: Optional[str] = None, namespace: Optional[str] = None, labels: Optional[str] = None
+    id: str,
+    kind: Kind,
+    name: Optional[str] = None,
+    namespace: Optional[str] = None,
+    labels: Optional[str] = None,
+    names: Iterable[str] = (),
+    namespaces: Optional[str] = None,
 ) -> wit.Need:
-    """Asks for objects to read: one by name, or those that a label selector picks, as in `kubectl get -l`."""
+    """Asks for objects to read: by name, or those that a label selector picks, as in `kubectl get -l`. `namespaces` is a label
+    selector of namespaces."""
     require_text(id, "the id of a need")
     require(isinstance(kind, Kind), "the kind of a need", "a Kind", kind)
-    for what, value in (("name", name), ("namespace", namespace), ("labels", labels)):
+    names = list(names)
+    texts = {"name": name, "namespace": namespace, "labels": labels, "namespaces": namespaces}
+    for what, value in (*texts.items(), *(("names", name) for name in names)):
         if value is not None:
             require_text(value, f"the {what} of a need")
     return wit.Need(
-        id=id, api_version=kind.api_version, kind=kind.kind, namespace=namespace, name=name, label_selector=labels
+        id=id,
+        api_version=kind.api_version,
+        kind=kind.kind,
+        namespace=namespace,
+        namespace_selector=namespaces,
+        name=name,
+        names=names,
+        label_selector=labels,
     )
 
 
@@ -306,6 +326,11 @@ class Response(Answer):
         self.fields.keep.extend(references)
         return self
 
+    def parent(self, fields: Any) -> Self:
+        """Sets the fields that the parent should have: for a Controller that decorates, below the paths of its `fields`."""
+        self.fields.parent = object_text(fields, "parent")
+        return self
+
     def generate(self, name: str, **lengths: int) -> Self:
         """Adds a Secret whose values the host generates once: letters and digits, of these lengths by key."""
         require_text(name, "the name of a generated Secret")
@@ -351,6 +376,8 @@ class Plugin:
         cleanup: Optional[Callable[[Request], Cleanup]] = None,
         makes: Iterable[Kind] = (),
         reads: Iterable[Kind] = (),
+        # Other kinds that it decorates in the same way.
+        also: Iterable[Kind] = (),
         crd: Optional[str] = None,
         spec: Any = dict,
         # Further versions of the kind, such as `v1beta1`, and a function of an object and a version that returns the object
@@ -365,8 +392,8 @@ class Plugin:
     ):
         require_text(name, "the plugin's name")
         require_text(version, "the plugin's version")
-        makes, reads, versions = list(makes), list(reads), list(versions)
-        for kind in (parent, *makes, *reads):
+        makes, reads, also, versions = list(makes), list(reads), list(also), list(versions)
+        for kind in (parent, *also, *makes, *reads):
             require(isinstance(kind, Kind), "each of the plugin's kinds", "a Kind", kind)
         for function in filter(None, (reconcile, cleanup, convert, defaults, validate)):
             require(callable(function), "each of the plugin's functions", "a function", function)
@@ -377,6 +404,7 @@ class Plugin:
             name=name,
             version=version,
             parent=wit.Kind(*parent),
+            also=[wit.Kind(*it) for it in also],
             makes=[wit.Kind(*it) for it in makes],
             reads=[wit.Kind(*it) for it in reads],
             finalizer=cleanup is not None,

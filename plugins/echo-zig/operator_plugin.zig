@@ -65,7 +65,7 @@ pub const Event = struct {
     // end of fields
 };
 
-/// Objects to read: one by name, or those that a label selector picks.
+/// Objects to read: by name, or those that a label selector picks, in one namespace or in several.
 pub const Need = struct {
     // fields of Need: as in wit/types.wit, by plugins/records.py
     /// Chosen by the plugin, unique in the response.
@@ -76,8 +76,12 @@ pub const Need = struct {
     kind: []const u8,
     /// Absent: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller may read.
     namespace: ?[]const u8 = null,
+    /// In place of `namespace`: the labels of the namespaces, as in `kubectl get -l`. Those count that the controller may read.
+    namespaceSelector: ?[]const u8 = null,
     /// Absent: every object that the selector picks.
     name: ?[]const u8 = null,
+    /// In place of `name`: several. Empty: every object that the selector picks.
+    names: []const []const u8 = &.{},
     /// As in `kubectl get -l`.
     labelSelector: ?[]const u8 = null,
     // end of fields
@@ -249,6 +253,7 @@ pub const Response = struct {
     keep: std.ArrayList(Reference) = .empty,
     generate: std.ArrayList(GeneratedSecret) = .empty,
     status: ?Json = null,
+    parent: ?Json = null,
     conditions: std.ArrayList(Condition) = .empty,
     events: std.ArrayList(Event) = .empty,
     needs: std.ArrayList(Need) = .empty,
@@ -282,6 +287,14 @@ pub const Response = struct {
         const text = try json(status);
         if (text[0] != '{') wrong("status", "must be an object");
         response.status = .{ .text = text };
+    }
+
+    /// Sets the fields that the parent should have: for a Controller that decorates, below the paths of its `fields`.
+    pub fn setParent(response: *Response, fields: anytype) Failure!void {
+        try requireJson(fields, "parent");
+        const text = try json(fields);
+        if (text[0] != '{') wrong("parent", "must be an object");
+        response.parent = .{ .text = text };
     }
 
     pub fn condition(response: *Response, it: Condition) Failure!void {
@@ -351,11 +364,13 @@ pub const Description = struct {
     name: []const u8,
     version: []const u8,
     parent: Kind,
+    /// Other kinds that it decorates in the same way.
+    also: []const Kind = &.{},
     makes: []const Kind = &.{},
     reads: []const Kind = &.{},
     finalizer: bool = false,
-    /// The CustomResourceDefinition as JSON.
-    crd: []const u8,
+    /// The CustomResourceDefinition as JSON; `null` for kinds that it decorates.
+    crd: []const u8 = "null",
 };
 
 /// The children in the cluster.
@@ -408,6 +423,7 @@ fn answer(comptime Spec: type, comptime description: Description, comptime opera
             .name = description.name,
             .version = description.version,
             .parent = description.parent,
+            .also = description.also,
             .makes = description.makes,
             .reads = description.reads,
             .finalizer = description.finalizer,

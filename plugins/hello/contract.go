@@ -106,8 +106,10 @@ type description struct {
 	Name string `json:"name"`
 	// The plugin's own version, such as `1.4.0`.
 	Version string `json:"version"`
-	// The kind of the custom resource that it reconciles.
+	// The kind of the custom resource that it reconciles, or of the objects that it decorates.
 	Parent kind `json:"parent"`
+	// Other kinds that it can have as parents in the same way, for Controllers that decorate.
+	Also []kind `json:"also,omitempty"`
 	// The kinds of the children that it may ask for.
 	Makes []kind `json:"makes,omitempty"`
 	// The kinds that it may name in `need`.
@@ -142,6 +144,8 @@ type response struct {
 	Generate []generatedSecret `json:"generate,omitempty"`
 	// A JSON object: the parent's whole status, but for `conditions` and `observedGeneration`, which are the host's to write. Absent: the status fields stay as they are.
 	Status object `json:"status,omitempty"`
+	// A JSON object: the fields that the parent should have, such as one annotation. Only for a Controller that decorates, below the paths of its `fields`. What an earlier answer named and this one does not is taken back.
+	Parent object `json:"parent,omitempty"`
 	// Conditions of the plugin's own. One of type `Ready` replaces the host's. Those that only the host sets, such as `Synced`, `Reconciling` and `Stalled`, have no effect.
 	Conditions []condition `json:"conditions,omitempty"`
 	// Events on the parent.
@@ -209,8 +213,12 @@ type need struct {
 	Kind string `json:"kind"`
 	// Absent: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller may read.
 	Namespace string `json:"namespace,omitempty"`
+	// In place of `namespace`: the labels of the namespaces, as in `kubectl get -l`. Those count that the controller may read.
+	NamespaceSelector string `json:"namespaceSelector,omitempty"`
 	// Absent: every object that the selector picks.
 	Name string `json:"name,omitempty"`
+	// In place of `name`: several. Empty: every object that the selector picks.
+	Names []string `json:"names,omitempty"`
 	// As in `kubectl get -l`.
 	LabelSelector string `json:"labelSelector,omitempty"`
 	// end of fields

@@ -116,3 +116,120 @@ async fn a_need_about_every_namespace_is_about_those_that_the_controller_may_rea
         .until(PUPPET, "p", "the one of the name", read(&["a"]))
         .await;
 }
+
+#[tokio::test]
+async fn several_names_and_the_labels_of_namespaces_choose_what_is_read() {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "needs-many").await;
+    let more = "children: []\nreads: [{apiVersion: v1, kind: ConfigMap}]\notherNamespaces: [needs-many-*]";
+    // A host that watches some namespaces only does not know the labels of others.
+    let labels_needed = need("n", &json!({"namespaceSelector": "a"}));
+    let host = scenario.start(&controller("puppet.wasm", more));
+    scenario.puppet("p", spec(&[labels_needed])).await;
+    scenario
+        .until_condition(
+            PUPPET,
+            "p",
+            "Stalled=True NeedRefused: watches some namespaces only",
+        )
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let config = std::fs::read_to_string(scenario.config(&controller("puppet.wasm", more))).unwrap();
+    let config = scenario.file("config.yaml", config.replace("namespaces: [needs-many]\n", ""));
+    let host = scenario.start_with(&config, &[]);
+    let read = |expected: &[&str]| {
+        let expected = json!({ "n": expected });
+        move |puppet: &DynamicObject| puppet.data["status"]["read"] == expected
+    };
+    scenario.apply(&labelled("b", "blue")).await;
+    scenario.apply(&labelled("c", "blue")).await;
+    scenario
+        .puppet("p", spec(&[need("n", &json!({"names": ["a", "b", "d"]}))]))
+        .await;
+    scenario
+        .until(PUPPET, "p", "the one that is there", read(&["b"]))
+        .await;
+    scenario.apply(&labelled("d", "blue")).await;
+    scenario.until(PUPPET, "p", "both", read(&["b", "d"])).await;
+    scenario.delete(CONFIG_MAP, "b").await;
+    scenario.until(PUPPET, "p", "the other", read(&["d"])).await;
+    // Namespaces by their labels: those that are there, that come, change and may not be read.
+    let namespace = async |name: &str, labels: Value| {
+        let object =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+        scenario.apply(&object.to_string()).await;
+    };
+    let monitored = json!({"monitored": "yes"});
+    namespace("needs-many-a", monitored.clone()).await;
+    namespace("needs-many-b", json!({})).await;
+    namespace("needs-hidden", monitored.clone()).await;
+    for (namespace, name) in [
+        ("needs-many-a", "a"),
+        ("needs-many-b", "b"),
+        ("needs-hidden", "h"),
+    ] {
+        scenario.beside(namespace).apply(&labelled(name, "blue")).await;
+    }
+    let by_labels = need(
+        "n",
+        &json!({"namespaceSelector": "monitored=yes", "labelSelector": "team=blue"}),
+    );
+    scenario.puppet("p", spec(&[by_labels])).await;
+    scenario
+        .until(PUPPET, "p", "those of the namespace", read(&["a"]))
+        .await;
+    namespace("needs-many-b", monitored.clone()).await;
+    scenario
+        .until(PUPPET, "p", "those of both", read(&["a", "b"]))
+        .await;
+    scenario
+        .beside("needs-many-b")
+        .apply(&labelled("b2", "blue"))
+        .await;
+    scenario
+        .until(PUPPET, "p", "one more", read(&["a", "b", "b2"]))
+        .await;
+    scenario
+        .patch(
+            "v1/Namespace",
+            "needs-many-a",
+            json!({"metadata": {"labels": {"monitored": null}}}),
+        )
+        .await;
+    scenario
+        .until(PUPPET, "p", "one namespace less", read(&["b", "b2"]))
+        .await;
+    namespace("needs-many-c", monitored).await;
+    scenario
+        .beside("needs-many-c")
+        .apply(&labelled("c", "blue"))
+        .await;
+    scenario
+        .until(PUPPET, "p", "a new namespace", read(&["b", "b2", "c"]))
+        .await;
+    for (more, says) in [
+        (
+            json!({"name": "a", "names": ["b"]}),
+            "it has both `name` and `names`",
+        ),
+        (json!({"names": ["a/b"]}), "\"a/b\" cannot be a name"),
+        (
+            json!({"namespace": "*", "namespaceSelector": "a"}),
+            "it has both `namespace` and `namespaceSelector`",
+        ),
+        (
+            json!({"namespaceSelector": "a b"}),
+            "\"a b\" is not a label selector",
+        ),
+        (
+            json!({"names": vec!["a"; 257]}),
+            "it has 257 `names`; the limit is 256",
+        ),
+    ] {
+        scenario.puppet("p", spec(&[need("n", &more)])).await;
+        scenario
+            .until_condition(PUPPET, "p", &format!("Stalled=True NeedRefused: {says}"))
+            .await;
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+}

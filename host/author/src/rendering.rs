@@ -112,6 +112,9 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
     if let Some(at) = rendering.response.requeue_at {
         let _ = writeln!(text, "# next reconcile at {at}");
     }
+    if let Some(fields) = &rendering.response.parent {
+        let _ = writeln!(text, "# fields of the parent: {}", json!(fields));
+    }
     for child in &rendering.children {
         let _ = write!(text, "---\n{}", serde_saphyr::to_string(child)?);
     }

@@ -37,10 +37,10 @@ use self::text::{Cached, Owner, Taken, Text};
 use self::trees::Trees;
 use super::discovery::Discovery;
 use operator_host_contract::Kind;
-use operator_host_core::managed_fields::is_only_status;
+use operator_host_core::managed_fields::{is_apply_of, is_only_status};
 use operator_host_core::object::{
     CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, Selector, controller_of, controller_of_entry,
-    is_reference_to, label, maker, secret, slim, version,
+    is_namespace, is_reference_to, label, maker, secret, slim, version,
 };
 use operator_host_core::sync::lock;
 use operator_host_core::text::{printable, shorten};
@@ -208,8 +208,11 @@ impl Running {
     fn keep_of(&self, scope: &Scope) -> CachePolicy {
         match scope.form {
             Form::Whole => self.keep.get(&scope.kind).cloned().unwrap_or_default(),
-            // Metadata watches store nothing in full.
-            Form::Metadata => CachePolicy::default(),
+            // A plugin may choose namespaces by their labels.
+            Form::Metadata => CachePolicy {
+                all: is_namespace(&scope.kind),
+                ..CachePolicy::default()
+            },
         }
     }
 }
@@ -398,6 +401,16 @@ impl Reflector {
             Cached::Taken(_) => Vec::new(),
         };
         Some((self.inner.tree(name, &kept), managed))
+    }
+
+    /// Returns the names of the objects that a manager has applied fields of.
+    #[must_use]
+    pub fn applied_by(&self, manager: &str) -> Vec<NamespacedName> {
+        let is_applied = |name: &NamespacedName| {
+            let managed = self.get_managed(name).map(|(_, managed)| managed);
+            managed.is_some_and(|managed| managed.iter().any(|entry| is_apply_of(entry, manager)))
+        };
+        self.names().into_iter().filter(is_applied).collect()
     }
 
     /// Reports whether an object is known.

@@ -5,7 +5,7 @@
 //! allowed to, and learns of a deletion when the API server first refuses to create an object there. So does one
 //! whose watch fails.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::cache::{Change, Reflector, SharedCache, Subscriber, Subscription, WatchState};
 use operator_host_contract::Kind;
-use operator_host_core::object::{NamespacedName, is_terminating};
+use operator_host_core::object::{NamespacedName, Selector, is_terminating};
 use operator_host_core::sync::lock;
 
 /// How long a refusal counts without a watch: the namespace may be deleted and recreated.
@@ -79,6 +79,14 @@ impl Namespaces {
             })
     }
 
+    /// Returns the names of the namespaces that a selector picks; `None` when namespaces are not watched.
+    #[must_use]
+    pub fn select(&self, selector: &Selector) -> Option<BTreeSet<String>> {
+        let watched = lock(&self.watched);
+        let found = watched.as_ref()?.watch.select(None, selector);
+        Some(found.iter().filter_map(|it| it.metadata.name.clone()).collect())
+    }
+
     /// Records that the API server refused to create an object because the namespace is terminating.
     pub fn refused(&self, namespace: &str) {
         let mut refused = lock(&self.refused);
@@ -91,8 +99,8 @@ impl Namespaces {
         lock(&self.refused).remove(namespace);
     }
 
-    /// Calls `notify` with the name of each namespace that begins to terminate, and of each in which objects can be
-    /// created again. Returns `None` when namespaces are not watched.
+    /// Calls `notify` with the name of each namespace that begins to terminate, of each in which objects can be
+    /// created again, and of each whose labels have changed. Returns `None` when namespaces are not watched.
     #[must_use]
     pub fn on_change(
         &self,
@@ -107,6 +115,13 @@ impl Namespaces {
                 notify(&name, NamespaceChange::Usable);
             } else if let Some(name) = begins_to_terminate(before, after) {
                 notify(&name, NamespaceChange::Terminating);
+            } else if let (Some(before), Some(after)) = (before, after)
+                && before.metadata.labels != after.metadata.labels
+            {
+                notify(
+                    after.metadata.name.as_deref().unwrap_or_default(),
+                    NamespaceChange::Relabeled,
+                );
             }
         })))
     }
@@ -119,6 +134,8 @@ pub enum NamespaceChange {
     Terminating,
     /// Objects can be created in it again.
     Usable,
+    /// Its labels have changed.
+    Relabeled,
 }
 
 /// A namespace before or after a change; `None` when there is none.

@@ -19,6 +19,7 @@ use crate::location::Location;
 use operator_host_contract::Kind;
 use operator_host_core::child_rules::Allow;
 use operator_host_core::namespaces::NamespacePatterns;
+use operator_host_core::written_path::WrittenPath;
 use operator_host_runtime::Limits;
 
 /// The shortest interval of reconciles without a change, and the shortest delay before a retry.
@@ -39,6 +40,9 @@ pub struct Ceilings {
     pub parents: Kinds,
     /// The kinds that they may decorate.
     pub decorates: Kinds,
+    /// The paths below which their plugins may set fields of these, such as `metadata.labels`.
+    #[serde(deserialize_with = "paths")]
+    pub fields: Vec<WrittenPath>,
     /// The kinds that their plugins may make.
     pub children: Kinds,
     /// The kinds that their plugins may read.
@@ -116,6 +120,7 @@ impl Default for Ceilings {
             names: NamespacePatterns::default(),
             parents: Kinds::default(),
             decorates: Kinds::default(),
+            fields: Vec::new(),
             children: Kinds::default(),
             reads: Kinds::default(),
             other_namespaces: NamespacePatterns::default(),
@@ -194,6 +199,12 @@ fn repository(plugin: &Location) -> String {
     }
 }
 
+fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<WrittenPath>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let paths = texts.iter().map(|text| text.parse());
+    paths.collect::<Result<_, _>>().map_err(serde::de::Error::custom)
+}
+
 impl Ceilings {
     /// Returns the namespaces of ConfigMaps with plugins. `home` is the host's own.
     #[must_use]
@@ -232,6 +243,11 @@ impl Ceilings {
         };
         if !kinds.contains(&controller.parent) {
             return Err(beyond(&format!("the kind {}", controller.parent), field));
+        }
+        let mut fields = controller.decorates.iter().flat_map(|it| &it.fields);
+        let is_allowed = |field: &WrittenPath| self.fields.iter().any(|ceiling| field.is_within(ceiling));
+        if let Some(field) = fields.find(|field| !is_allowed(field)) {
+            return Err(beyond(&format!("the field {field}"), "fields"));
         }
         if let Some(kind) = controller
             .rules

@@ -5,12 +5,15 @@ use serde::Deserialize;
 
 use operator_host_contract::Kind;
 use operator_host_core::object::{Selector, secret};
+use operator_host_core::written_path::{Step, WrittenPath};
 
 /// Which objects a controller decorates, and which of their changes concern it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decorates {
     /// The labels of the objects. It never selects all.
     pub selector: Selector,
+    /// The paths below which the plugin may give its parents fields.
+    pub fields: Vec<WrittenPath>,
     /// Whether a change of the status alone is a reason to reconcile.
     pub watch_status: bool,
 }
@@ -25,6 +28,10 @@ pub(super) struct RawDecorated {
     kind: String,
     /// The labels of the objects, as in `kubectl get -l`. It cannot be empty.
     selector: String,
+    /// The fields of the objects that the plugin may set, such as `metadata.labels["example.com/tier"]` or
+    /// `spec.template.spec.containers[name=app].image`, with all that is below them. None by default.
+    #[serde(default)]
+    fields: Vec<String>,
 }
 
 impl RawDecorated {
@@ -51,11 +58,36 @@ impl RawDecorated {
             let why = "an empty selector would select every object of the cluster: name a label that the objects have";
             return Err(("selector", why.to_owned()));
         }
+        let fields = self.fields.iter().map(|text| field(text));
+        let fields = fields.collect::<Result<_, _>>().map_err(|why| ("fields", why))?;
         Ok(Decorates {
             selector,
+            fields,
             watch_status,
         })
     }
+}
+
+/// Parses the path of a field that a plugin may set.
+fn field(text: &str) -> Result<WrittenPath, String> {
+    let path: WrittenPath = text.parse()?;
+    let names = path.steps().iter().map(|step| match step {
+        Step::Field(name) => name.as_str(),
+        Step::Element(_) => "",
+    });
+    let why = match names.collect::<Vec<_>>()[..] {
+        ["metadata", "labels" | "annotations", key] if key.starts_with("operator-host.dev/") => {
+            "is a mark of the host"
+        }
+        ["metadata", "labels" | "annotations", _] => return Ok(path),
+        ["metadata", ..] => {
+            "is not a label or an annotation: of the metadata name one, such as `metadata.labels[\"example.com/tier\"]`"
+        }
+        ["apiVersion" | "kind" | "status", ..] => "is not the plugin's to set",
+        [_] => "is all of the object but its metadata: name a field below it",
+        _ => return Ok(path),
+    };
+    Err(format!("{text:?} {why}"))
 }
 
 /// Returns why a kind cannot be decorated.

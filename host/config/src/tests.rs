@@ -252,6 +252,7 @@ fn what_a_plugin_makes_or_reads_without_permission_is_named() {
         name: "echo".into(),
         version: "1".into(),
         parent: echo.parent.clone(),
+        also: Vec::new(),
         makes: makes.iter().map(|name| kind(name)).collect(),
         reads: reads.iter().map(|name| kind(name)).collect(),
         finalizer: false,

@@ -15,6 +15,7 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -99,8 +100,11 @@ pub struct Description {
     pub name: String,
     /// The plugin's own version, such as `1.4.0`.
     pub version: String,
-    /// The kind of the custom resource that it reconciles.
+    /// The kind of the custom resource that it reconciles, or of the objects that it decorates.
     pub parent: Kind,
+    /// Other kinds that it can have as parents in the same way, for Controllers that decorate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Kind>,
     /// The kinds of the children that the plugin creates.
     #[serde(default)]
     pub makes: Vec<Kind>,
@@ -270,6 +274,10 @@ pub struct Response {
     /// The complete status of the parent except `conditions` and `observedGeneration`; absent: the status is
     /// not changed.
     pub status: Option<Map<String, Value>>,
+    /// The fields that the parent should have. Only for a Controller that decorates, below the paths of its `fields`. What an
+    /// earlier answer named and this one does not is taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Map<String, Value>>,
     /// Conditions of the plugin's own. One of type `Ready` replaces the host's. Those that only the host sets have no effect.
     pub conditions: Vec<Condition>,
     /// Events on the parent.
@@ -373,7 +381,7 @@ pub struct Event {
     pub message: String,
 }
 
-/// Objects to read: one by name, or those that match a label selector.
+/// Objects to read: by name, or those that match a label selector, in one namespace or in several.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Need {
@@ -387,9 +395,15 @@ pub struct Need {
     /// controller may read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// In place of `namespace`: a label selector of namespaces, as in `kubectl get -l`. Those count that the controller may read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<String>,
     /// The name of the object; absent: every object that matches the selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// In place of `name`: several. Empty: every object that matches the selector.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// A label selector, as in `kubectl get -l`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_selector: Option<String>,
@@ -399,10 +413,17 @@ impl Need {
     /// The namespace that means every namespace that the controller may read.
     pub const EVERYWHERE: &str = "*";
 
-    /// Reports whether it is about every namespace that the controller may read.
+    /// Reports whether it is about every namespace that the controller may read, or those of them that a selector picks.
     #[must_use]
     pub fn is_everywhere(&self) -> bool {
-        self.namespace.as_deref() == Some(Self::EVERYWHERE)
+        self.namespace_selector.is_some() || self.namespace.as_deref() == Some(Self::EVERYWHERE)
+    }
+
+    /// Returns the names of its objects; `None`: every object that the label selector picks.
+    #[must_use]
+    pub fn all_names(&self) -> Option<BTreeSet<&str>> {
+        let names: BTreeSet<_> = self.name.iter().chain(&self.names).map(String::as_str).collect();
+        (!names.is_empty()).then_some(names)
     }
 }
 

@@ -14,3 +14,4 @@ pub mod namespaces;
 pub mod object;
 pub mod sync;
 pub mod text;
+pub mod written_path;

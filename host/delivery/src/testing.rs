@@ -9,6 +9,7 @@ pub fn describing(name: &str, version: &str, parent: Kind) -> Description {
         name: name.into(),
         version: version.into(),
         parent,
+        also: Vec::new(),
         makes: Vec::new(),
         reads: Vec::new(),
         finalizer: false,

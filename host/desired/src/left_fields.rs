@@ -5,14 +5,12 @@
 //!
 //! Source: Kubernetes, "Server-Side Apply", transferring ownership.
 
-mod paths;
-
-use self::paths::Step;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use operator_host_core::managed_fields::{below, fields, is_apply_of, owned_part};
+use operator_host_core::written_path::{self, Step};
 
 /// Maximum number of left fields of a child.
 const MAX_FIELDS: usize = 32;
@@ -38,7 +36,7 @@ pub fn take(text: &str, body: &mut Value, live: Option<&DynamicObject>) -> Resul
              `spec.containers[name=app].resources`, separated by commas"
         )
     };
-    let paths = paths::parse(text).map_err(wrong)?;
+    let paths = written_path::parse(text).map_err(wrong)?;
     if paths.len() > MAX_FIELDS {
         return Err(format!(
             "it lists {} fields; the limit is {MAX_FIELDS}",

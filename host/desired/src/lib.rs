@@ -13,6 +13,7 @@ pub mod generated;
 pub mod left_fields;
 pub mod names;
 pub mod order;
+pub mod parent_fields;
 pub mod readiness;
 pub mod selectors;
 pub mod update;

@@ -25,6 +25,7 @@ use operator_host_desired::conditions::{StatusUpdate, Verdict};
 mod apply;
 pub mod canary;
 pub mod context;
+pub mod decorate;
 pub mod evaluate;
 pub mod initial_condition;
 pub mod needs;

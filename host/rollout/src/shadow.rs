@@ -23,6 +23,7 @@ use operator_host_core::object::{
 use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
 use operator_host_desired::plan::{Plan, Refusal};
 use operator_host_engine::reconcile::context::Context;
+use operator_host_engine::reconcile::decorate;
 use operator_host_engine::reconcile::evaluate::evaluate_dry;
 use operator_host_engine::reconcile::prune::removable;
 use operator_host_runtime::Plugin;
@@ -191,6 +192,7 @@ impl Snapshot {
             let evaluated = evaluate_dry(plugin, &subject, context, self.needs.clone()).await;
             evaluated.map_err(|error| error.to_string())?
         };
+        decorate::body_for(&context.config, &self.parent, response.parent.as_ref())?;
         let plan = context.plan(plugin, &self.parent, &self.children, &response);
         let plan = plan.map_err(|refusals| in_words(refusals.iter().map(Refusal::to_string)))?;
         let (deleted, left) = self.removed(context, &plan);

@@ -145,6 +145,7 @@ pub(crate) fn description(
         name: record.name,
         version: record.version,
         parent: record.parent.into(),
+        also: all(record.also),
         makes: all(record.makes),
         reads: all(record.reads),
         finalizer: record.finalizer,
@@ -170,6 +171,7 @@ pub(crate) fn response(
         keep,
         generate,
         status,
+        parent,
         conditions,
         events,
         requeue_after_ms,
@@ -182,6 +184,7 @@ pub(crate) fn response(
         keep: all(keep),
         generate: generate.into_iter().map(generated_secret).collect(),
         status: reader.status(status.as_deref())?,
+        parent: parent.map(|text| reader.object("parent", &text)).transpose()?,
         conditions: all(conditions),
         events: all(events),
         requeue_after_ms,
@@ -381,7 +384,7 @@ same! {
 same! {
     Kind { api_version, kind }
     ObjectRef { api_version, kind, namespace, name }
-    Need { id, api_version, kind, namespace, name, label_selector }
+    Need { id, api_version, kind, namespace, namespace_selector, name, names, label_selector }
     GeneratedValue { key, length, alphabet }
     Condition { type_, status, reason, message }
     Event { type_, reason, message }

@@ -133,7 +133,12 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
         ));
     }
     check_versions(description)?;
-    for (field, kinds) in [("makes", &description.makes), ("reads", &description.reads)] {
+    let lists = [
+        ("also", &description.also),
+        ("makes", &description.makes),
+        ("reads", &description.reads),
+    ];
+    for (field, kinds) in lists {
         if kinds.len() > limits::DESCRIPTION_KINDS {
             return wrong(format!(
                 "`{field}` lists {} kinds; it may list {}",
@@ -142,10 +147,10 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
             ));
         }
     }
-    let kinds = std::iter::once(("parent", &description.parent))
-        .chain(description.makes.iter().map(|kind| ("makes", kind)))
-        .chain(description.reads.iter().map(|kind| ("reads", kind)));
-    for (field, kind) in kinds {
+    let all = lists
+        .iter()
+        .flat_map(|(field, kinds)| kinds.iter().map(|kind| (*field, kind)));
+    for (field, kind) in std::iter::once(("parent", &description.parent)).chain(all) {
         if !kind.is_valid() {
             let shown = |text: &str| text.chars().take(MAX_VERSION).collect::<String>();
             return wrong(format!(
@@ -538,6 +543,7 @@ mod tests {
             name: "echo".into(),
             version: "1.4.0-rc.1+build".into(),
             parent: kind("my-operator.dev/v1", "Echo"),
+            also: Vec::new(),
             makes: vec![kind("v1", "Pod")],
             reads: Vec::new(),
             finalizer: false,

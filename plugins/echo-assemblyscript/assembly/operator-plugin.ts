@@ -249,7 +249,7 @@ class Event {
   // end of fields
 }
 
-/** Objects to read: one by name, or those that a label selector picks. */
+/** Objects to read: by name, or those that a label selector picks, in one namespace or in several. */
 @json
 export class Need {
   // fields of Need: as in wit/types.wit, by plugins/records.py
@@ -262,9 +262,14 @@ export class Need {
   /** Absent: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller may read. */
   @omitnull()
   namespace: string | null = null;
+  /** In place of `namespace`: the labels of the namespaces, as in `kubectl get -l`. Those count that the controller may read. */
+  @omitnull()
+  namespaceSelector: string | null = null;
   /** Absent: every object that the selector picks. */
   @omitnull()
   name: string | null = null;
+  /** In place of `name`: several. Empty: every object that the selector picks. */
+  names: string[] = [];
   /** As in `kubectl get -l`. */
   @omitnull()
   labelSelector: string | null = null;
@@ -372,6 +377,14 @@ export class Response {
     return this.set("status", text);
   }
 
+  /** Sets the fields that the parent should have: for a Controller that decorates, below the paths of its `fields`. */
+  parent<T>(fields: T): Response {
+    const text = JSON.stringify<T>(fields);
+    requireJson(text, "the parent");
+    if (!text.startsWith("{")) throw new Error(`the parent must be an object (it is ${text})`);
+    return this.set("parent", text);
+  }
+
   /** Adds a condition, with the status `True`, `False` or `Unknown`. `Ready` replaces the one that the host derives. */
   condition(type: string, status: string, reason: string, message: string): Response {
     requireText(type, "the type of a condition");
@@ -468,6 +481,8 @@ export class FieldError {
 /** What a plugin says about itself, and its functions. */
 export class Plugin {
   reads: Kind[] = [];
+  /** Other kinds that it decorates in the same way. */
+  also: Kind[] = [];
   /** Returns what to do while a parent is being deleted; null when there is nothing left to do. */
   cleanup: ((request: Request) => Response | null) | null = null;
   /** Returns what the user must change. The request has the parent alone; `old` is the stored parent that it would replace. */
@@ -525,6 +540,7 @@ export class Plugin {
       `"parent":${JSON.stringify(this.parent)}`,
       `"makes":${JSON.stringify(this.makes)}`,
       `"reads":${JSON.stringify(this.reads)}`,
+      `"also":${JSON.stringify(this.also)}`,
       `"finalizer":${this.cleanup != null}`,
       `"validates":${this.validate != null}`,
       `"crd":${this.crd()}`,

@@ -54,28 +54,43 @@ void __wasm_export_exports_operator_host_plugin_reconciler_describe_post_return(
     }
     free(ptr1);
   }
-  switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (13*sizeof(void*))))) {
+  size_t len3 = *((size_t*) (arg0 + (13*sizeof(void*))));
+  if (len3 > 0) {
+    uint8_t *ptr4 = *((uint8_t **) (arg0 + (12*sizeof(void*))));
+    for (size_t i5 = 0; i5 < len3; i5++) {
+      uint8_t *base = ptr4 + i5 * (4*sizeof(void*));
+      (void) base;
+      if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+        free(*((uint8_t **) (base + 0)));
+      }
+      if ((*((size_t*) (base + (3*sizeof(void*))))) > 0) {
+        free(*((uint8_t **) (base + (2*sizeof(void*)))));
+      }
+    }
+    free(ptr4);
+  }
+  switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (15*sizeof(void*))))) {
     case 0: {
       break;
     }
     case 1: {
-      if ((*((size_t*) (arg0 + (15*sizeof(void*))))) > 0) {
-        free(*((uint8_t **) (arg0 + (14*sizeof(void*)))));
+      if ((*((size_t*) (arg0 + (17*sizeof(void*))))) > 0) {
+        free(*((uint8_t **) (arg0 + (16*sizeof(void*)))));
       }
       break;
     }
   }
-  size_t len3 = *((size_t*) (arg0 + (17*sizeof(void*))));
-  if (len3 > 0) {
-    uint8_t *ptr4 = *((uint8_t **) (arg0 + (16*sizeof(void*))));
-    for (size_t i5 = 0; i5 < len3; i5++) {
-      uint8_t *base = ptr4 + i5 * (2*sizeof(void*));
+  size_t len6 = *((size_t*) (arg0 + (19*sizeof(void*))));
+  if (len6 > 0) {
+    uint8_t *ptr7 = *((uint8_t **) (arg0 + (18*sizeof(void*))));
+    for (size_t i8 = 0; i8 < len6; i8++) {
+      uint8_t *base = ptr7 + i8 * (2*sizeof(void*));
       (void) base;
       if ((*((size_t*) (base + sizeof(void*)))) > 0) {
         free(*((uint8_t **) (base + 0)));
       }
     }
-    free(ptr4);
+    free(ptr7);
   }
 }
 
@@ -189,9 +204,20 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
           break;
         }
       }
-      size_t len9 = *((size_t*) (arg0 + (8+11*sizeof(void*))));
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (8+10*sizeof(void*))))) {
+        case 0: {
+          break;
+        }
+        case 1: {
+          if ((*((size_t*) (arg0 + (8+12*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (8+11*sizeof(void*)))));
+          }
+          break;
+        }
+      }
+      size_t len9 = *((size_t*) (arg0 + (8+14*sizeof(void*))));
       if (len9 > 0) {
-        uint8_t *ptr10 = *((uint8_t **) (arg0 + (8+10*sizeof(void*))));
+        uint8_t *ptr10 = *((uint8_t **) (arg0 + (8+13*sizeof(void*))));
         for (size_t i11 = 0; i11 < len9; i11++) {
           uint8_t *base = ptr10 + i11 * (7*sizeof(void*));
           (void) base;
@@ -207,9 +233,9 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
         }
         free(ptr10);
       }
-      size_t len12 = *((size_t*) (arg0 + (8+13*sizeof(void*))));
+      size_t len12 = *((size_t*) (arg0 + (8+16*sizeof(void*))));
       if (len12 > 0) {
-        uint8_t *ptr13 = *((uint8_t **) (arg0 + (8+12*sizeof(void*))));
+        uint8_t *ptr13 = *((uint8_t **) (arg0 + (8+15*sizeof(void*))));
         for (size_t i14 = 0; i14 < len12; i14++) {
           uint8_t *base = ptr13 + i14 * (5*sizeof(void*));
           (void) base;
@@ -222,22 +248,22 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
         }
         free(ptr13);
       }
-      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (24+14*sizeof(void*))))) {
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (32+16*sizeof(void*))))) {
         case 0: {
           break;
         }
         case 1: {
-          if ((*((size_t*) (arg0 + (24+16*sizeof(void*))))) > 0) {
-            free(*((uint8_t **) (arg0 + (24+15*sizeof(void*)))));
+          if ((*((size_t*) (arg0 + (32+18*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (32+17*sizeof(void*)))));
           }
           break;
         }
       }
-      size_t len15 = *((size_t*) (arg0 + (24+18*sizeof(void*))));
-      if (len15 > 0) {
-        uint8_t *ptr16 = *((uint8_t **) (arg0 + (24+17*sizeof(void*))));
-        for (size_t i17 = 0; i17 < len15; i17++) {
-          uint8_t *base = ptr16 + i17 * (15*sizeof(void*));
+      size_t len18 = *((size_t*) (arg0 + (32+20*sizeof(void*))));
+      if (len18 > 0) {
+        uint8_t *ptr19 = *((uint8_t **) (arg0 + (32+19*sizeof(void*))));
+        for (size_t i20 = 0; i20 < len18; i20++) {
+          uint8_t *base = ptr19 + i20 * (20*sizeof(void*));
           (void) base;
           if ((*((size_t*) (base + sizeof(void*)))) > 0) {
             free(*((uint8_t **) (base + 0)));
@@ -281,8 +307,31 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
               break;
             }
           }
+          size_t len15 = *((size_t*) (base + (16*sizeof(void*))));
+          if (len15 > 0) {
+            uint8_t *ptr16 = *((uint8_t **) (base + (15*sizeof(void*))));
+            for (size_t i17 = 0; i17 < len15; i17++) {
+              uint8_t *base = ptr16 + i17 * (2*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+            }
+            free(ptr16);
+          }
+          switch ((int32_t) (int32_t) *((uint8_t*) (base + (17*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (base + (19*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (18*sizeof(void*)))));
+              }
+              break;
+            }
+          }
         }
-        free(ptr16);
+        free(ptr19);
       }
       break;
     }
@@ -314,11 +363,11 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
               break;
             }
           }
-          size_t len18 = *((size_t*) (arg0 + (16+9*sizeof(void*))));
-          if (len18 > 0) {
-            uint8_t *ptr19 = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
-            for (size_t i20 = 0; i20 < len18; i20++) {
-              uint8_t *base = ptr19 + i20 * (7*sizeof(void*));
+          size_t len21 = *((size_t*) (arg0 + (16+9*sizeof(void*))));
+          if (len21 > 0) {
+            uint8_t *ptr22 = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
+            for (size_t i23 = 0; i23 < len21; i23++) {
+              uint8_t *base = ptr22 + i23 * (7*sizeof(void*));
               (void) base;
               if ((*((size_t*) (base + sizeof(void*)))) > 0) {
                 free(*((uint8_t **) (base + 0)));
@@ -330,7 +379,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
                 free(*((uint8_t **) (base + (5*sizeof(void*)))));
               }
             }
-            free(ptr19);
+            free(ptr22);
           }
           break;
         }
@@ -349,11 +398,11 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
               break;
             }
           }
-          size_t len21 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
-          if (len21 > 0) {
-            uint8_t *ptr22 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
-            for (size_t i23 = 0; i23 < len21; i23++) {
-              uint8_t *base = ptr22 + i23 * (7*sizeof(void*));
+          size_t len24 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
+          if (len24 > 0) {
+            uint8_t *ptr25 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
+            for (size_t i26 = 0; i26 < len24; i26++) {
+              uint8_t *base = ptr25 + i26 * (7*sizeof(void*));
               (void) base;
               if ((*((size_t*) (base + sizeof(void*)))) > 0) {
                 free(*((uint8_t **) (base + 0)));
@@ -365,7 +414,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
                 free(*((uint8_t **) (base + (5*sizeof(void*)))));
               }
             }
-            free(ptr22);
+            free(ptr25);
           }
           break;
         }
@@ -466,9 +515,20 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
           break;
         }
       }
-      size_t len9 = *((size_t*) (arg0 + (8+11*sizeof(void*))));
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (8+10*sizeof(void*))))) {
+        case 0: {
+          break;
+        }
+        case 1: {
+          if ((*((size_t*) (arg0 + (8+12*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (8+11*sizeof(void*)))));
+          }
+          break;
+        }
+      }
+      size_t len9 = *((size_t*) (arg0 + (8+14*sizeof(void*))));
       if (len9 > 0) {
-        uint8_t *ptr10 = *((uint8_t **) (arg0 + (8+10*sizeof(void*))));
+        uint8_t *ptr10 = *((uint8_t **) (arg0 + (8+13*sizeof(void*))));
         for (size_t i11 = 0; i11 < len9; i11++) {
           uint8_t *base = ptr10 + i11 * (7*sizeof(void*));
           (void) base;
@@ -484,9 +544,9 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
         }
         free(ptr10);
       }
-      size_t len12 = *((size_t*) (arg0 + (8+13*sizeof(void*))));
+      size_t len12 = *((size_t*) (arg0 + (8+16*sizeof(void*))));
       if (len12 > 0) {
-        uint8_t *ptr13 = *((uint8_t **) (arg0 + (8+12*sizeof(void*))));
+        uint8_t *ptr13 = *((uint8_t **) (arg0 + (8+15*sizeof(void*))));
         for (size_t i14 = 0; i14 < len12; i14++) {
           uint8_t *base = ptr13 + i14 * (5*sizeof(void*));
           (void) base;
@@ -499,22 +559,22 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
         }
         free(ptr13);
       }
-      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (24+14*sizeof(void*))))) {
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (32+16*sizeof(void*))))) {
         case 0: {
           break;
         }
         case 1: {
-          if ((*((size_t*) (arg0 + (24+16*sizeof(void*))))) > 0) {
-            free(*((uint8_t **) (arg0 + (24+15*sizeof(void*)))));
+          if ((*((size_t*) (arg0 + (32+18*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (32+17*sizeof(void*)))));
           }
           break;
         }
       }
-      size_t len15 = *((size_t*) (arg0 + (24+18*sizeof(void*))));
-      if (len15 > 0) {
-        uint8_t *ptr16 = *((uint8_t **) (arg0 + (24+17*sizeof(void*))));
-        for (size_t i17 = 0; i17 < len15; i17++) {
-          uint8_t *base = ptr16 + i17 * (15*sizeof(void*));
+      size_t len18 = *((size_t*) (arg0 + (32+20*sizeof(void*))));
+      if (len18 > 0) {
+        uint8_t *ptr19 = *((uint8_t **) (arg0 + (32+19*sizeof(void*))));
+        for (size_t i20 = 0; i20 < len18; i20++) {
+          uint8_t *base = ptr19 + i20 * (20*sizeof(void*));
           (void) base;
           if ((*((size_t*) (base + sizeof(void*)))) > 0) {
             free(*((uint8_t **) (base + 0)));
@@ -558,8 +618,31 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
               break;
             }
           }
+          size_t len15 = *((size_t*) (base + (16*sizeof(void*))));
+          if (len15 > 0) {
+            uint8_t *ptr16 = *((uint8_t **) (base + (15*sizeof(void*))));
+            for (size_t i17 = 0; i17 < len15; i17++) {
+              uint8_t *base = ptr16 + i17 * (2*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+            }
+            free(ptr16);
+          }
+          switch ((int32_t) (int32_t) *((uint8_t*) (base + (17*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (base + (19*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (18*sizeof(void*)))));
+              }
+              break;
+            }
+          }
         }
-        free(ptr16);
+        free(ptr19);
       }
       break;
     }
@@ -591,11 +674,11 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
               break;
             }
           }
-          size_t len18 = *((size_t*) (arg0 + (16+9*sizeof(void*))));
-          if (len18 > 0) {
-            uint8_t *ptr19 = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
-            for (size_t i20 = 0; i20 < len18; i20++) {
-              uint8_t *base = ptr19 + i20 * (7*sizeof(void*));
+          size_t len21 = *((size_t*) (arg0 + (16+9*sizeof(void*))));
+          if (len21 > 0) {
+            uint8_t *ptr22 = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
+            for (size_t i23 = 0; i23 < len21; i23++) {
+              uint8_t *base = ptr22 + i23 * (7*sizeof(void*));
               (void) base;
               if ((*((size_t*) (base + sizeof(void*)))) > 0) {
                 free(*((uint8_t **) (base + 0)));
@@ -607,7 +690,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
                 free(*((uint8_t **) (base + (5*sizeof(void*)))));
               }
             }
-            free(ptr19);
+            free(ptr22);
           }
           break;
         }
@@ -626,11 +709,11 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
               break;
             }
           }
-          size_t len21 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
-          if (len21 > 0) {
-            uint8_t *ptr22 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
-            for (size_t i23 = 0; i23 < len21; i23++) {
-              uint8_t *base = ptr22 + i23 * (7*sizeof(void*));
+          size_t len24 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
+          if (len24 > 0) {
+            uint8_t *ptr25 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
+            for (size_t i26 = 0; i26 < len24; i26++) {
+              uint8_t *base = ptr25 + i26 * (7*sizeof(void*));
               (void) base;
               if ((*((size_t*) (base + sizeof(void*)))) > 0) {
                 free(*((uint8_t **) (base + 0)));
@@ -642,7 +725,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
                 free(*((uint8_t **) (base + (5*sizeof(void*)))));
               }
             }
-            free(ptr22);
+            free(ptr25);
           }
           break;
         }
@@ -789,7 +872,7 @@ void *cabi_realloc(void *ptr, size_t old_size, size_t align, size_t new_size) {
 }
 
 __attribute__((__aligned__(8)))
-static uint8_t RET_AREA[(32+18*sizeof(void*))];
+static uint8_t RET_AREA[(40+20*sizeof(void*))];
 
 // Helper Functions
 
@@ -834,6 +917,7 @@ void operator_host_plugin_types_description_free(operator_host_plugin_types_desc
   plugin_string_free(&ptr->name);
   plugin_string_free(&ptr->version);
   operator_host_plugin_types_kind_free(&ptr->parent);
+  operator_host_plugin_types_list_kind_free(&ptr->also);
   operator_host_plugin_types_list_kind_free(&ptr->makes);
   operator_host_plugin_types_list_kind_free(&ptr->reads);
   operator_host_plugin_types_option_json_free(&ptr->crd);
@@ -925,7 +1009,9 @@ void operator_host_plugin_types_need_free(operator_host_plugin_types_need_t *ptr
   plugin_string_free(&ptr->api_version);
   plugin_string_free(&ptr->kind);
   plugin_option_string_free(&ptr->namespace_);
+  plugin_option_string_free(&ptr->namespace_selector);
   plugin_option_string_free(&ptr->name);
+  plugin_list_string_free(&ptr->names);
   plugin_option_string_free(&ptr->label_selector);
 }
 
@@ -994,6 +1080,7 @@ void operator_host_plugin_types_response_free(operator_host_plugin_types_respons
   operator_host_plugin_types_list_object_ref_free(&ptr->keep);
   operator_host_plugin_types_list_generated_secret_free(&ptr->generate);
   operator_host_plugin_types_option_json_free(&ptr->status);
+  operator_host_plugin_types_option_json_free(&ptr->parent);
   operator_host_plugin_types_list_condition_free(&ptr->conditions);
   operator_host_plugin_types_list_event_free(&ptr->events);
   plugin_option_u64_free(&ptr->requeue_after_ms);
@@ -1164,23 +1251,25 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_describe(void) {
   *((uint8_t **)(ptr + (4*sizeof(void*)))) = (uint8_t *) (((ret).parent).api_version).ptr;
   *((size_t*)(ptr + (7*sizeof(void*)))) = (((ret).parent).kind).len;
   *((uint8_t **)(ptr + (6*sizeof(void*)))) = (uint8_t *) (((ret).parent).kind).ptr;
-  *((size_t*)(ptr + (9*sizeof(void*)))) = ((ret).makes).len;
-  *((uint8_t **)(ptr + (8*sizeof(void*)))) = (uint8_t *) ((ret).makes).ptr;
-  *((size_t*)(ptr + (11*sizeof(void*)))) = ((ret).reads).len;
-  *((uint8_t **)(ptr + (10*sizeof(void*)))) = (uint8_t *) ((ret).reads).ptr;
-  *((int8_t*)(ptr + (12*sizeof(void*)))) = (ret).finalizer;
+  *((size_t*)(ptr + (9*sizeof(void*)))) = ((ret).also).len;
+  *((uint8_t **)(ptr + (8*sizeof(void*)))) = (uint8_t *) ((ret).also).ptr;
+  *((size_t*)(ptr + (11*sizeof(void*)))) = ((ret).makes).len;
+  *((uint8_t **)(ptr + (10*sizeof(void*)))) = (uint8_t *) ((ret).makes).ptr;
+  *((size_t*)(ptr + (13*sizeof(void*)))) = ((ret).reads).len;
+  *((uint8_t **)(ptr + (12*sizeof(void*)))) = (uint8_t *) ((ret).reads).ptr;
+  *((int8_t*)(ptr + (14*sizeof(void*)))) = (ret).finalizer;
   if (((ret).crd).is_some) {
     const operator_host_plugin_types_json_t *payload0 = &((ret).crd).val;
-    *((int8_t*)(ptr + (13*sizeof(void*)))) = 1;
-    *((size_t*)(ptr + (15*sizeof(void*)))) = (*payload0).len;
-    *((uint8_t **)(ptr + (14*sizeof(void*)))) = (uint8_t *) (*payload0).ptr;
+    *((int8_t*)(ptr + (15*sizeof(void*)))) = 1;
+    *((size_t*)(ptr + (17*sizeof(void*)))) = (*payload0).len;
+    *((uint8_t **)(ptr + (16*sizeof(void*)))) = (uint8_t *) (*payload0).ptr;
   } else {
-    *((int8_t*)(ptr + (13*sizeof(void*)))) = 0;
+    *((int8_t*)(ptr + (15*sizeof(void*)))) = 0;
   }
-  *((size_t*)(ptr + (17*sizeof(void*)))) = ((ret).versions).len;
-  *((uint8_t **)(ptr + (16*sizeof(void*)))) = (uint8_t *) ((ret).versions).ptr;
-  *((int8_t*)(ptr + (18*sizeof(void*)))) = (ret).defaults;
-  *((int8_t*)(ptr + (1+18*sizeof(void*)))) = (ret).validates;
+  *((size_t*)(ptr + (19*sizeof(void*)))) = ((ret).versions).len;
+  *((uint8_t **)(ptr + (18*sizeof(void*)))) = (uint8_t *) ((ret).versions).ptr;
+  *((int8_t*)(ptr + (20*sizeof(void*)))) = (ret).defaults;
+  *((int8_t*)(ptr + (1+20*sizeof(void*)))) = (ret).validates;
   return ptr;
 }
 
@@ -1241,55 +1330,55 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
   }
   uint8_t *ptr = (uint8_t *) &RET_AREA;
   if ((ret).is_err) {
-    const exports_operator_host_plugin_reconciler_failure_t *payload28 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
-    switch ((int32_t) (*payload28).tag) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload32 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload32).tag) {
       case 0: {
-        const operator_host_plugin_types_invalid_t *payload29 = &(*payload28).val.invalid;
+        const operator_host_plugin_types_invalid_t *payload33 = &(*payload32).val.invalid;
         *((int8_t*)(ptr + 8)) = 0;
-        if (((*payload29).reason).is_some) {
-          const plugin_string_t *payload31 = &((*payload29).reason).val;
+        if (((*payload33).reason).is_some) {
+          const plugin_string_t *payload35 = &((*payload33).reason).val;
           *((int8_t*)(ptr + 16)) = 1;
-          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload31).len;
-          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload31).ptr;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload35).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload35).ptr;
         } else {
           *((int8_t*)(ptr + 16)) = 0;
         }
-        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload29).message).len;
-        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload29).message).ptr;
-        if (((*payload29).status).is_some) {
-          const operator_host_plugin_types_json_t *payload33 = &((*payload29).status).val;
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload33).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload33).message).ptr;
+        if (((*payload33).status).is_some) {
+          const operator_host_plugin_types_json_t *payload37 = &((*payload33).status).val;
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload33).len;
-          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload33).ptr;
+          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload37).len;
+          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload37).ptr;
         } else {
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload29).conditions).len;
-        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload29).conditions).ptr;
+        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload33).conditions).len;
+        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload33).conditions).ptr;
         break;
       }
       case 1: {
-        const operator_host_plugin_types_retry_t *payload34 = &(*payload28).val.retry;
+        const operator_host_plugin_types_retry_t *payload38 = &(*payload32).val.retry;
         *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload34).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload34).message).ptr;
-        if (((*payload34).after_ms).is_some) {
-          const uint64_t *payload36 = &((*payload34).after_ms).val;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload38).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload38).message).ptr;
+        if (((*payload38).after_ms).is_some) {
+          const uint64_t *payload40 = &((*payload38).after_ms).val;
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload36);
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload40);
         } else {
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
         }
-        if (((*payload34).status).is_some) {
-          const operator_host_plugin_types_json_t *payload38 = &((*payload34).status).val;
+        if (((*payload38).status).is_some) {
+          const operator_host_plugin_types_json_t *payload42 = &((*payload38).status).val;
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload38).len;
-          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload38).ptr;
+          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload42).len;
+          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload42).ptr;
         } else {
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload34).conditions).len;
-        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload34).conditions).ptr;
+        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload38).conditions).len;
+        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload38).conditions).ptr;
         break;
       }
     }
@@ -1310,27 +1399,35 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
     } else {
       *((int8_t*)(ptr + (8+7*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (8+11*sizeof(void*)))) = ((*payload).conditions).len;
-    *((uint8_t **)(ptr + (8+10*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
-    *((size_t*)(ptr + (8+13*sizeof(void*)))) = ((*payload).events).len;
-    *((uint8_t **)(ptr + (8+12*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
-    if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
-      *((int8_t*)(ptr + (8+14*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (16+14*sizeof(void*)))) = (int64_t) (*payload19);
+    if (((*payload).parent).is_some) {
+      const operator_host_plugin_types_json_t *payload19 = &((*payload).parent).val;
+      *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (8+12*sizeof(void*)))) = (*payload19).len;
+      *((uint8_t **)(ptr + (8+11*sizeof(void*)))) = (uint8_t *) (*payload19).ptr;
     } else {
-      *((int8_t*)(ptr + (8+14*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 0;
+    }
+    *((size_t*)(ptr + (8+14*sizeof(void*)))) = ((*payload).conditions).len;
+    *((uint8_t **)(ptr + (8+13*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
+    *((size_t*)(ptr + (8+16*sizeof(void*)))) = ((*payload).events).len;
+    *((uint8_t **)(ptr + (8+15*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
+    if (((*payload).requeue_after_ms).is_some) {
+      const uint64_t *payload21 = &((*payload).requeue_after_ms).val;
+      *((int8_t*)(ptr + (16+16*sizeof(void*)))) = 1;
+      *((int64_t*)(ptr + (24+16*sizeof(void*)))) = (int64_t) (*payload21);
+    } else {
+      *((int8_t*)(ptr + (16+16*sizeof(void*)))) = 0;
     }
     if (((*payload).requeue_at).is_some) {
-      const plugin_string_t *payload21 = &((*payload).requeue_at).val;
-      *((int8_t*)(ptr + (24+14*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (24+16*sizeof(void*)))) = (*payload21).len;
-      *((uint8_t **)(ptr + (24+15*sizeof(void*)))) = (uint8_t *) (*payload21).ptr;
+      const plugin_string_t *payload23 = &((*payload).requeue_at).val;
+      *((int8_t*)(ptr + (32+16*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (32+18*sizeof(void*)))) = (*payload23).len;
+      *((uint8_t **)(ptr + (32+17*sizeof(void*)))) = (uint8_t *) (*payload23).ptr;
     } else {
-      *((int8_t*)(ptr + (24+14*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (32+16*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (24+18*sizeof(void*)))) = ((*payload).needs).len;
-    *((uint8_t **)(ptr + (24+17*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
+    *((size_t*)(ptr + (32+20*sizeof(void*)))) = ((*payload).needs).len;
+    *((uint8_t **)(ptr + (32+19*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
   }
   return ptr;
 }
@@ -1369,55 +1466,55 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
   }
   uint8_t *ptr = (uint8_t *) &RET_AREA;
   if ((ret).is_err) {
-    const exports_operator_host_plugin_reconciler_failure_t *payload28 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
-    switch ((int32_t) (*payload28).tag) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload32 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload32).tag) {
       case 0: {
-        const operator_host_plugin_types_invalid_t *payload29 = &(*payload28).val.invalid;
+        const operator_host_plugin_types_invalid_t *payload33 = &(*payload32).val.invalid;
         *((int8_t*)(ptr + 8)) = 0;
-        if (((*payload29).reason).is_some) {
-          const plugin_string_t *payload31 = &((*payload29).reason).val;
+        if (((*payload33).reason).is_some) {
+          const plugin_string_t *payload35 = &((*payload33).reason).val;
           *((int8_t*)(ptr + 16)) = 1;
-          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload31).len;
-          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload31).ptr;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload35).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload35).ptr;
         } else {
           *((int8_t*)(ptr + 16)) = 0;
         }
-        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload29).message).len;
-        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload29).message).ptr;
-        if (((*payload29).status).is_some) {
-          const operator_host_plugin_types_json_t *payload33 = &((*payload29).status).val;
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload33).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload33).message).ptr;
+        if (((*payload33).status).is_some) {
+          const operator_host_plugin_types_json_t *payload37 = &((*payload33).status).val;
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload33).len;
-          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload33).ptr;
+          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload37).len;
+          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload37).ptr;
         } else {
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload29).conditions).len;
-        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload29).conditions).ptr;
+        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload33).conditions).len;
+        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload33).conditions).ptr;
         break;
       }
       case 1: {
-        const operator_host_plugin_types_retry_t *payload34 = &(*payload28).val.retry;
+        const operator_host_plugin_types_retry_t *payload38 = &(*payload32).val.retry;
         *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload34).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload34).message).ptr;
-        if (((*payload34).after_ms).is_some) {
-          const uint64_t *payload36 = &((*payload34).after_ms).val;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload38).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload38).message).ptr;
+        if (((*payload38).after_ms).is_some) {
+          const uint64_t *payload40 = &((*payload38).after_ms).val;
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload36);
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload40);
         } else {
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
         }
-        if (((*payload34).status).is_some) {
-          const operator_host_plugin_types_json_t *payload38 = &((*payload34).status).val;
+        if (((*payload38).status).is_some) {
+          const operator_host_plugin_types_json_t *payload42 = &((*payload38).status).val;
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload38).len;
-          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload38).ptr;
+          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload42).len;
+          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload42).ptr;
         } else {
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload34).conditions).len;
-        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload34).conditions).ptr;
+        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload38).conditions).len;
+        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload38).conditions).ptr;
         break;
       }
     }
@@ -1438,27 +1535,35 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
     } else {
       *((int8_t*)(ptr + (8+7*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (8+11*sizeof(void*)))) = ((*payload).conditions).len;
-    *((uint8_t **)(ptr + (8+10*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
-    *((size_t*)(ptr + (8+13*sizeof(void*)))) = ((*payload).events).len;
-    *((uint8_t **)(ptr + (8+12*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
-    if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
-      *((int8_t*)(ptr + (8+14*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (16+14*sizeof(void*)))) = (int64_t) (*payload19);
+    if (((*payload).parent).is_some) {
+      const operator_host_plugin_types_json_t *payload19 = &((*payload).parent).val;
+      *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (8+12*sizeof(void*)))) = (*payload19).len;
+      *((uint8_t **)(ptr + (8+11*sizeof(void*)))) = (uint8_t *) (*payload19).ptr;
     } else {
-      *((int8_t*)(ptr + (8+14*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 0;
+    }
+    *((size_t*)(ptr + (8+14*sizeof(void*)))) = ((*payload).conditions).len;
+    *((uint8_t **)(ptr + (8+13*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
+    *((size_t*)(ptr + (8+16*sizeof(void*)))) = ((*payload).events).len;
+    *((uint8_t **)(ptr + (8+15*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
+    if (((*payload).requeue_after_ms).is_some) {
+      const uint64_t *payload21 = &((*payload).requeue_after_ms).val;
+      *((int8_t*)(ptr + (16+16*sizeof(void*)))) = 1;
+      *((int64_t*)(ptr + (24+16*sizeof(void*)))) = (int64_t) (*payload21);
+    } else {
+      *((int8_t*)(ptr + (16+16*sizeof(void*)))) = 0;
     }
     if (((*payload).requeue_at).is_some) {
-      const plugin_string_t *payload21 = &((*payload).requeue_at).val;
-      *((int8_t*)(ptr + (24+14*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (24+16*sizeof(void*)))) = (*payload21).len;
-      *((uint8_t **)(ptr + (24+15*sizeof(void*)))) = (uint8_t *) (*payload21).ptr;
+      const plugin_string_t *payload23 = &((*payload).requeue_at).val;
+      *((int8_t*)(ptr + (32+16*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (32+18*sizeof(void*)))) = (*payload23).len;
+      *((uint8_t **)(ptr + (32+17*sizeof(void*)))) = (uint8_t *) (*payload23).ptr;
     } else {
-      *((int8_t*)(ptr + (24+14*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (32+16*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (24+18*sizeof(void*)))) = ((*payload).needs).len;
-    *((uint8_t **)(ptr + (24+17*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
+    *((size_t*)(ptr + (32+20*sizeof(void*)))) = ((*payload).needs).len;
+    *((uint8_t **)(ptr + (32+19*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
   }
   return ptr;
 }

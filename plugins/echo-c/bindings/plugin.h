@@ -54,8 +54,10 @@ typedef struct operator_host_plugin_types_description_t {
   plugin_string_t   name;
   // The plugin's own version, such as `1.4.0`.
   plugin_string_t   version;
-  // The kind of the custom resource that it reconciles.
+  // The kind of the custom resource that it reconciles, or of the objects that it decorates.
   operator_host_plugin_types_kind_t   parent;
+  // Other kinds that it can have as parents in the same way, for Controllers that decorate.
+  operator_host_plugin_types_list_kind_t   also;
   // The kinds of the children that it may ask for.
   operator_host_plugin_types_list_kind_t   makes;
   // The kinds that it may name in `need`.
@@ -184,7 +186,7 @@ typedef struct operator_host_plugin_types_event_t {
   plugin_string_t   message;
 } operator_host_plugin_types_event_t;
 
-// Objects to read: one by name, or those that a label selector picks.
+// Objects to read: by name, or those that a label selector picks, in one namespace or in several.
 typedef struct operator_host_plugin_types_need_t {
   // Chosen by the plugin, unique in the response.
   plugin_string_t   id;
@@ -195,8 +197,13 @@ typedef struct operator_host_plugin_types_need_t {
   // `none`: the parent's own namespace, or none for a cluster-scoped kind. `*`: every namespace that the controller
   // may read.
   plugin_option_string_t   namespace_;
+  // In place of `namespace`: the labels of the namespaces, as in `kubectl get -l`. Those count that the controller may
+  // read.
+  plugin_option_string_t   namespace_selector;
   // `none`: every object that the selector picks.
   plugin_option_string_t   name;
+  // In place of `name`: several. Empty: every object that the selector picks.
+  plugin_list_string_t   names;
   // As in `kubectl get -l`.
   plugin_option_string_t   label_selector;
 } operator_host_plugin_types_need_t;
@@ -246,6 +253,9 @@ typedef struct operator_host_plugin_types_response_t {
   // A JSON object: the parent's whole status, but for `conditions` and `observedGeneration`, which are
   // the host's to write. `none`: the status fields stay as they are.
   operator_host_plugin_types_option_json_t   status;
+  // A JSON object: the fields that the parent should have, such as one annotation. Only for a Controller that decorates,
+  // below the paths of its `fields`. What an earlier answer named and this one does not is taken back.
+  operator_host_plugin_types_option_json_t   parent;
   // Conditions of the plugin's own. One of type `Ready` replaces the host's. Those that only the host sets, such
   // as `Synced`, `Reconciling` and `Stalled`, have no effect.
   operator_host_plugin_types_list_condition_t   conditions;

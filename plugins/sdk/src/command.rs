@@ -113,7 +113,7 @@ fn parse(text: String) -> Value {
 }
 
 /// The fields of a record that are JSON text in the world, and objects here.
-const OBJECTS: [&str; 3] = ["children", "status", "crd"];
+const OBJECTS: [&str; 4] = ["children", "status", "parent", "crd"];
 
 /// Converts a record of the world to the contract's JSON.
 fn document(record: impl Serialize) -> Value {

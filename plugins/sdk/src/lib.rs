@@ -105,26 +105,16 @@ pub mod prelude {
 #[macro_export]
 macro_rules! register {
     ($plugin:ident) => {
-        #[doc(hidden)]
-        pub struct RegisteredPlugin;
+        // The tests create the file when it is missing, so they must compile without it.
+        #[cfg(not(test))]
+        const DEFINITION: &str = ::core::include_str!(::core::concat!(
+            ::core::env!("CARGO_MANIFEST_DIR"),
+            "/crd.json"
+        ));
+        #[cfg(test)]
+        const DEFINITION: &str = "";
 
-        impl $crate::__private::Registered for RegisteredPlugin {
-            const NAME: &'static str = ::core::env!("CARGO_PKG_NAME");
-            const VERSION: &'static str = ::core::env!("CARGO_PKG_VERSION");
-
-            // The tests create the file when it is missing, so they must compile without it.
-            #[cfg(not(test))]
-            const CRD: &'static str = ::core::include_str!(::core::concat!(
-                ::core::env!("CARGO_MANIFEST_DIR"),
-                "/crd.json"
-            ));
-            #[cfg(test)]
-            const CRD: &'static str = "";
-
-            fn plugin() -> impl $crate::__private::Reconciler {
-                $plugin
-            }
-        }
+        $crate::__register!($plugin, DEFINITION);
 
         #[cfg(test)]
         mod registered_plugin {
@@ -136,6 +126,33 @@ macro_rules! register {
             #[test]
             fn every_version_comes_back_from_the_others() {
                 $crate::testing::check_versions(&super::$plugin);
+            }
+        }
+    };
+}
+
+/// Does what [`register!`] does, for a plugin that decorates: its kinds are defined by others, so it has no definition.
+#[macro_export]
+macro_rules! register_decorator {
+    ($plugin:ident) => {
+        $crate::__register!($plugin, "");
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __register {
+    ($plugin:ident, $definition:expr) => {
+        #[doc(hidden)]
+        pub struct RegisteredPlugin;
+
+        impl $crate::__private::Registered for RegisteredPlugin {
+            const NAME: &'static str = ::core::env!("CARGO_PKG_NAME");
+            const VERSION: &'static str = ::core::env!("CARGO_PKG_VERSION");
+            const CRD: &'static str = $definition;
+
+            fn plugin() -> impl $crate::__private::Reconciler {
+                $plugin
             }
         }
 

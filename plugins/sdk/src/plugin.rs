@@ -33,6 +33,7 @@ pub struct Plugin<Spec: 'static, Status> {
     validate: Option<Validate<Spec, Status>>,
     deletes_in_order: bool,
     parent: Kind,
+    also: &'static [Kind],
     makes: &'static [Kind],
     reads: &'static [Kind],
     versions: &'static [Version<Spec>],
@@ -57,12 +58,19 @@ where
             validate: None,
             deletes_in_order: false,
             parent: Kind::new(api_version, kind),
+            also: &[],
             makes: &[],
             reads: &[],
             versions: &[],
             default: None,
             crd: Crd::new(),
         }
+    }
+
+    /// Sets other kinds that it decorates in the same way, such as StatefulSets beside Deployments.
+    pub const fn also(mut self, kinds: &'static [Kind]) -> Self {
+        self.also = kinds;
+        self
     }
 
     /// Sets the kinds of the children that the response may contain, including generated Secrets.
@@ -217,10 +225,11 @@ where
             name: name.to_owned(),
             version: version.to_owned(),
             parent: self.parent.into(),
+            also: self.also.iter().copied().map(wit::Kind::from).collect(),
             makes: self.makes.iter().copied().map(wit::Kind::from).collect(),
             reads: self.reads.iter().copied().map(wit::Kind::from).collect(),
             finalizer: self.cleanup.is_some() || self.deletes_in_order,
-            crd: Some(crd.to_owned()),
+            crd: (!crd.is_empty()).then(|| crd.to_owned()),
             versions: self.served(),
             defaults: self.default.is_some(),
             validates: self.validate.is_some(),

@@ -49,6 +49,7 @@ impl<Status> Response<Status> {
                 keep: Vec::new(),
                 generate: Vec::new(),
                 status: None,
+                parent: None,
                 conditions: Vec::new(),
                 events: Vec::new(),
                 requeue_after_ms: None,
@@ -190,6 +191,13 @@ impl<Status> Response<Status> {
     /// Sets the parent's whole status, except `conditions` and `observedGeneration`, which the host writes.
     pub fn status(mut self, status: Status) -> Self {
         self.status = Some(status);
+        self
+    }
+
+    /// Sets the fields that the parent should have, such as one annotation. Only for a Controller that decorates, below the paths
+    /// of its `fields`. What an earlier answer named and this one does not is taken back.
+    pub fn parent(mut self, fields: impl Into<Value>) -> Self {
+        self.record.parent = Some(fields.into().to_string());
         self
     }
 
@@ -407,6 +415,18 @@ impl Need {
         }
     }
 
+    /// Creates a need for several objects by name, in the parent's namespace.
+    pub fn objects<Name: Into<String>>(
+        id: impl Into<String>,
+        kind: Kind,
+        names: impl IntoIterator<Item = Name>,
+    ) -> Self {
+        Self {
+            names: names.into_iter().map(Into::into).collect(),
+            ..Self::of(id.into(), kind)
+        }
+    }
+
     /// Creates a need for every object in the parent's namespace that matches a label selector, in the syntax of
     /// `kubectl get -l`.
     pub fn selected(id: impl Into<String>, kind: Kind, label_selector: impl Into<String>) -> Self {
@@ -423,13 +443,23 @@ impl Need {
         self
     }
 
+    /// Reads from the namespaces that a label selector picks, in the syntax of `kubectl get -l`. The host's configuration must
+    /// allow them.
+    #[must_use]
+    pub fn in_namespaces(mut self, selector: impl Into<String>) -> Self {
+        self.namespace_selector = Some(selector.into());
+        self
+    }
+
     fn of(id: String, kind: Kind) -> Self {
         Self {
             id,
             api_version: kind.api_version.to_owned(),
             kind: kind.kind.to_owned(),
             namespace: None,
+            namespace_selector: None,
             name: None,
+            names: Vec::new(),
             label_selector: None,
         }
     }

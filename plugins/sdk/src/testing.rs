@@ -310,8 +310,13 @@ impl Case {
         let namespace = metadata["namespace"].as_str().or(own.as_str());
         object["apiVersion"] == need.api_version.as_str()
             && object["kind"] == need.kind.as_str()
-            && (namespace == wanted || wanted == Some("*"))
-            && need.name.as_deref().is_none_or(|name| metadata["name"] == name)
+            && (namespace == wanted || wanted == Some("*") || need.namespace_selector.is_some())
+            && (need.name.is_none() && need.names.is_empty()
+                || need
+                    .name
+                    .iter()
+                    .chain(&need.names)
+                    .any(|name| metadata["name"] == *name))
             && need
                 .label_selector
                 .iter()
@@ -364,6 +369,8 @@ pub struct Outcome {
     pub generate: Vec<GeneratedSecret>,
     /// The status, or `null`.
     pub status: Value,
+    /// The fields that the parent should have, or `null`.
+    pub parent: Value,
     /// The conditions.
     pub conditions: Vec<Condition>,
     /// The Events.
@@ -435,6 +442,7 @@ impl From<wit::Response> for Outcome {
             keep,
             generate,
             status,
+            parent,
             conditions,
             events,
             requeue_after_ms,
@@ -447,6 +455,7 @@ impl From<wit::Response> for Outcome {
             keep: keep.into_iter().map(|kept| kept.name).collect(),
             generate,
             status: status.map_or(Value::Null, |status| object::parse(&status)),
+            parent: parent.map_or(Value::Null, |fields| object::parse(&fields)),
             conditions,
             events,
             requeue_after: requeue_after_ms.map(Duration::from_millis),

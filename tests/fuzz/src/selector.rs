@@ -112,6 +112,8 @@ fn need(selector: &str) -> Need {
         kind: "ConfigMap".to_owned(),
         namespace: None,
         name: None,
+        namespace_selector: None,
+        names: Vec::new(),
         label_selector: Some(selector.to_owned()),
     }
 }

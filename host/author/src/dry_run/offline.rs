@@ -17,7 +17,9 @@ use operator_host_core::child_rules::{Allow, ChildRules, Removal, Scope};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::{BuiltIn, Schemas};
 use operator_host_core::namespaces::NamespacePatterns;
-use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, without_host_metadata};
+use operator_host_core::object::{
+    CONTROLLER_LABEL, ChildRef, NamespacedName, Selector, is_namespace, without_host_metadata,
+};
 use operator_host_desired::conditions::{self, Reason, Verdict};
 use operator_host_desired::order::Order;
 use operator_host_desired::plan::{Cause, Policy, Refusal, plan};
@@ -318,6 +320,16 @@ impl RelatedObjects for Files<'_> {
         is_namespaced(kind, &self.scene.definitions)
     }
 
+    async fn namespaces(&self, _: &Wanted<'_>, selector: &Selector) -> Result<BTreeSet<String>, NeedError> {
+        let all = self
+            .scene
+            .related
+            .iter()
+            .filter(|it| is_namespace(&ChildRef::of(it).kind));
+        let found = all.filter(|it| selector.matches(it.labels()));
+        Ok(found.filter_map(|it| it.metadata.name.clone()).collect())
+    }
+
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
         let parent = NamespacedName::of(&self.scene.parent);
         let mut objects: Vec<Arc<DynamicObject>> = Vec::new();
@@ -326,7 +338,9 @@ impl RelatedObjects for Files<'_> {
             if self.is_namespaced(&wanted.kind) && object.metadata.namespace.is_none() {
                 object.metadata.namespace.clone_from(&parent.namespace);
             }
-            if selects(wanted.need, &parent, &ChildRef::of(&object).kind, &object) {
+            if selects(wanted.need, &parent, &ChildRef::of(&object).kind, &object)
+                && wanted.is_picked(object.metadata.namespace.as_deref())
+            {
                 operator_host_core::object::slim(&mut object);
                 objects.push(Arc::new(object));
             }

@@ -5,31 +5,34 @@
 
 mod sides;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use kube::api::PatchParams;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ListParams, PatchParams};
 use kube::core::DynamicObject;
-use kube::{Client, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tracing::debug;
 
 pub use sides::Difference;
 
-use operator_host_cluster::client::Writer;
+use operator_host_cluster::client::{Writer, said};
 use operator_host_cluster::discovery::{Discovery, Resolved};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::{Export, Kind, Request};
 use operator_host_core::clock;
 use operator_host_core::object::{
-    ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, is_unreadable, label, slim, unreadable,
+    ChildRef, GENERATED_LABEL, NamespacedName, Selector, is_terminating, is_unreadable, label, slim,
+    unreadable,
 };
 use operator_host_desired::left_fields;
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan_around};
 use operator_host_desired::provenance::SecretProof;
+use operator_host_desired::selectors::is_named;
 use operator_host_engine::reconcile::evaluate::{evaluate_dry, export_for};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use operator_host_engine::reconcile::proof_key::ProofKey;
@@ -301,6 +304,19 @@ impl RelatedObjects for Preview<'_> {
             .is_none_or(|resource| resource.namespaced)
     }
 
+    async fn namespaces(
+        &self,
+        wanted: &Wanted<'_>,
+        selector: &Selector,
+    ) -> Result<BTreeSet<String>, NeedError> {
+        let all: Api<Namespace> = Api::all(self.writer.client.clone());
+        let found = all.list_metadata(&ListParams::default()).await;
+        let found =
+            found.map_err(|error| wanted.unreadable(&format!("cannot list namespaces: {}", said(&error))))?;
+        let picked = found.items.into_iter().filter(|it| selector.matches(it.labels()));
+        Ok(picked.filter_map(|it| it.metadata.name).collect())
+    }
+
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
         let Wanted {
             need, kind, selector, ..
@@ -311,22 +327,22 @@ impl RelatedObjects for Preview<'_> {
             .map_err(|why| wanted.unreadable(&why.to_string()))?;
         let objects = ResourceClient::new(&self.writer, resource);
         let mut place = everything_in(wanted.namespace.as_deref());
-        let found = match &need.name {
-            Some(name) if !need.is_everywhere() => {
-                place.name.clone_from(name);
-                let found = objects.get(&place).await;
-                found.map(|found| {
-                    found
-                        .into_iter()
-                        .filter(|it| selector.matches(it.labels()))
-                        .collect()
-                })
+        let names = need.all_names();
+        let found = match &names {
+            Some(names) if !need.is_everywhere() => {
+                let mut all = Vec::new();
+                for name in names {
+                    (*name).clone_into(&mut place.name);
+                    let found = objects.get(&place).await;
+                    all.extend(found.map_err(|error| wanted.unreadable(&error.message))?);
+                }
+                all.retain(|it: &DynamicObject| selector.matches(it.labels()));
+                Ok(all)
             }
             _ => objects.list(&place, need.label_selector.as_deref()).await,
         };
         let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(&error.message))?;
-        let is_named = |it: &DynamicObject| need.name.is_none() || it.metadata.name == need.name;
-        found.retain(|it| is_named(it) && wanted.may_read(self.config, it));
+        found.retain(|it| is_named(names.as_ref(), it) && wanted.reaches(self.config, it));
         found.iter_mut().for_each(slim);
         found.sort_by_cached_key(NamespacedName::of);
         Ok(found.into_iter().map(Arc::new).collect())

@@ -123,7 +123,7 @@ impl Entry<'_> {
                 super::grant_release(rights, &resource);
             }
         }
-        // Nothing of what is decorated is written: its children refer to it, and its Events are beside it.
+        // What is decorated is written only where a ceiling has fields: its children refer to it, and its Events are beside it.
         let decorated = found(
             rights,
             &ceilings.decorates,
@@ -132,11 +132,23 @@ impl Entry<'_> {
         )?;
         for resource in decorated {
             rights.grant(&parents, resource.name(), &READ);
+            if !ceilings.fields.is_empty() && ceilings.service_accounts.is_empty() {
+                rights.grant(&parents, resource.name(), &["patch"]);
+            }
             if ceilings.service_accounts.is_empty() {
                 let finalizers = format!("{}/finalizers", resource.plural);
                 rights.grant(&parents, (&resource.group, &finalizers), &["update"]);
             }
             rights.grant(&parents, EVENTS, &["create", "patch"]);
+        }
+        if !ceilings.fields.is_empty() {
+            rights.warnings.push(match ceilings.service_accounts.is_empty() {
+                true => format!("`{name}.fields`: RBAC cannot limit fields, so the host may change all fields of what is decorated"),
+                false => format!(
+                    "`{name}.fields`: the accounts of `{name}.serviceAccounts` write them, and need `patch` for the kinds of \
+                     `{name}.decorates`; RBAC cannot limit fields"
+                ),
+            });
         }
         if !ceilings.parents.0.is_empty() {
             rights.grant(&[Scope::Cluster], super::DEFINITIONS, &["patch"]);

@@ -353,8 +353,8 @@ const MOST_WARNINGS: usize = 32;
 /// The reason of the condition and of the Event about children that back off.
 pub(super) const BACK_OFF: &str = "BackOff";
 
-/// Returns the message about a child that was written too often to be written now; `None` when it may be written.
-fn held(run: &Run<'_>, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
+/// Returns the message about a child, or a parent, that was written too often to be written now; `None` when it may be written.
+pub(super) fn held(run: &Run<'_>, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
     let (why, is_news) = run.memory(|memory| {
         let pace = memory.paces.get_mut(&key.identity())?;
         let _wait = pace.wait(Instant::now())?;

@@ -25,7 +25,12 @@ pub(super) async fn call(
 ) -> Result<(Response, Option<Share>), ReconcileError> {
     let parent = &subject.parent;
     run.memory(|memory| {
-        memory.begin(parent.metadata.generation, *plugin.digest());
+        // What the plugin changes in a parent that it decorates must not make it begin anew.
+        let generation = parent
+            .metadata
+            .generation
+            .filter(|_| run.config.decorates.is_none());
+        memory.begin(generation, *plugin.digest());
         memory.asked = Some(*plugin.digest());
     });
     // It may have become so since it was looked at.

@@ -40,6 +40,10 @@ pub(super) enum ReconcileError {
          runs the other controller"
     )]
     OtherController(String),
+    #[error("{0}")]
+    FieldsRefused(String),
+    #[error("{manager:?} cannot give it fields that another manager has set: {error}")]
+    Contested { manager: String, error: ApiError },
     #[error(transparent)]
     ProofKey(#[from] ProofKeyError),
     #[error("{}", join(.0))]
@@ -100,8 +104,8 @@ impl ReconcileError {
             Self::Unreadable => "unreadable",
             Self::OtherController(_) => "other_controller",
             Self::ProofKey(_) => "proof_key",
-            Self::Refused(_) => "refused",
-            Self::Api(_) => "api",
+            Self::Refused(_) | Self::FieldsRefused(_) => "refused",
+            Self::Api(_) | Self::Contested { .. } => "api",
             Self::Status(_) => "status",
             Self::Unsettled { .. } => "unsettled",
         }
@@ -123,7 +127,7 @@ impl ReconcileError {
     pub(super) fn backoff(&self) -> Action {
         let errors = match self {
             Self::Api(errors) => errors.as_slice(),
-            Self::Status(error) => std::slice::from_ref(error),
+            Self::Status(error) | Self::Contested { error, .. } => std::slice::from_ref(error),
             _ => &[],
         };
         let is_obstructed = match self {

@@ -101,7 +101,7 @@ fn without_nulls(mut outcome: Result<Response, CallError>) -> Result<Response, C
     let status = match &mut outcome {
         Ok(answer) => {
             let children = answer.children.iter_mut().filter_map(Value::as_object_mut);
-            children.for_each(remove_nulls);
+            children.chain(&mut answer.parent).for_each(remove_nulls);
             &mut answer.status
         }
         Err(CallError::Failure(Failure::Invalid { status, .. } | Failure::Retry { status, .. })) => status,

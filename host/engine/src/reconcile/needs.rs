@@ -1,5 +1,6 @@
 //! Checks what a plugin asks to read against what it may read, and reads it from [`RelatedObjects`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -13,7 +14,6 @@ use operator_host_core::object::{
 };
 use operator_host_core::text::shorten;
 use operator_host_desired::ownership::home;
-use operator_host_desired::selectors::selector;
 
 /// Why a need cannot be answered.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -40,9 +40,11 @@ impl NeedError {
 pub const MAX_NEED_ROUNDS: usize = 4;
 /// Maximum number of needs per response: each may add all objects of a kind to the request.
 const MAX_NEEDS: usize = 32;
+/// Maximum number of names in a need.
+const MAX_NAMES: usize = 256;
 /// Maximum size of a need's id, namespace and name in bytes; they are remembered with the parent.
 const MAX_NAME: usize = 253;
-/// Maximum size of its label selector in bytes.
+/// Maximum size of each of its selectors in bytes.
 const MAX_SELECTOR: usize = 4096;
 
 /// Checks that needs are few and short enough to be remembered, and have unique ids.
@@ -63,9 +65,15 @@ pub fn validate(needs: &[Need]) -> Result<(), NeedError> {
             ("kind", Some(&need.kind), MAX_NAME),
             ("namespace", need.namespace.as_ref(), MAX_NAME),
             ("name", need.name.as_ref(), MAX_NAME),
+            (
+                "namespace selector",
+                need.namespace_selector.as_ref(),
+                MAX_SELECTOR,
+            ),
             ("label selector", need.label_selector.as_ref(), MAX_SELECTOR),
         ];
-        for (field, text, limit) in fields {
+        let names = need.names.iter().map(|name| ("names", Some(name), MAX_NAME));
+        for (field, text, limit) in fields.into_iter().chain(names) {
             let length = text.map_or(0, String::len);
             if length > limit {
                 return Err(NeedError::Refused(format!(
@@ -73,6 +81,10 @@ pub fn validate(needs: &[Need]) -> Result<(), NeedError> {
                     shorten(&need.id, MAX_NAME)
                 )));
             }
+        }
+        if need.names.len() > MAX_NAMES {
+            let problem = format!("it has {} `names`; the limit is {MAX_NAMES}", need.names.len());
+            return Err(refused(need, &problem));
         }
         if needs[..index].iter().any(|other| other.id == need.id) {
             return Err(NeedError::Refused(format!(
@@ -90,6 +102,12 @@ pub trait RelatedObjects: Sync {
     fn rights(&self) -> Rights<'_>;
     /// Reports whether a kind is namespaced; true for an unknown kind.
     fn is_namespaced(&self, kind: &Kind) -> bool;
+    /// Returns the names of the namespaces that a selector picks, of which the controller may not be allowed to read all.
+    fn namespaces(
+        &self,
+        wanted: &Wanted<'_>,
+        selector: &Selector,
+    ) -> impl Future<Output = Result<BTreeSet<String>, NeedError>> + Send;
     /// Returns the objects that a need selects, in the form of [`Related::objects`].
     fn read(
         &self,
@@ -119,14 +137,24 @@ pub struct Wanted<'a> {
     own: Option<String>,
     /// Its label selector.
     pub selector: Selector,
+    /// The names of the namespaces that its namespace selector picks; `None` when it has none.
+    pub namespaces: Option<BTreeSet<String>>,
 }
 
 impl Wanted<'_> {
-    /// Reports whether an object that it selects may be read: what is about every namespace is about those that the controller
-    /// may read.
-    pub fn may_read(&self, config: &ControllerConfig, object: &DynamicObject) -> bool {
+    /// Reports whether an object is in its namespaces, and may be read: what is about every namespace is about those that the
+    /// controller may read.
+    pub fn reaches(&self, config: &ControllerConfig, object: &DynamicObject) -> bool {
+        let namespace = object.metadata.namespace.as_deref();
         !self.need.is_everywhere()
-            || is_readable(config, self.own.as_deref(), object.metadata.namespace.as_deref())
+            || self.is_picked(namespace) && is_readable(config, self.own.as_deref(), namespace)
+    }
+
+    /// Reports whether its namespace selector, if it has one, picks a namespace.
+    #[must_use]
+    pub fn is_picked(&self, namespace: Option<&str>) -> bool {
+        let picked = self.namespaces.as_ref();
+        picked.is_none_or(|picked| namespace.is_some_and(|namespace| picked.contains(namespace)))
     }
 
     /// Creates the error for a need that cannot be read now.
@@ -152,7 +180,11 @@ pub async fn read_all(
     let mut related = Vec::with_capacity(needs.len());
     for need in needs {
         let namespaced = source.is_namespaced(&kind_of(need));
-        let wanted = check(source.rights(), namespaced, parent, need)?;
+        let mut wanted = check(source.rights(), namespaced, parent, need)?;
+        if let Some(selector) = &need.namespace_selector {
+            let selector = parsed(need, selector)?;
+            wanted.namespaces = Some(source.namespaces(&wanted, &selector).await?);
+        }
         let objects = source.read(&wanted).await?;
         if let Some(object) = objects.iter().find(|object| is_unreadable(object)) {
             return Err(wanted.refused(&unreadable(&ChildRef::of(object).to_string())));
@@ -195,21 +227,20 @@ pub fn check<'a>(
         }
         Rights::Configured(_) | Rights::Announced(_) => {}
     }
-    let problems = [
-        (&need.name, object_name_problem as fn(&str) -> _),
-        (
-            if need.is_everywhere() {
-                &None
-            } else {
-                &need.namespace
-            },
-            name_problem,
-        ),
-    ];
-    for (name, problem) in problems {
-        if let Some(name) = name
-            && let Some(problem) = problem(name)
-        {
+    if need.name.is_some() && !need.names.is_empty() {
+        return refused("it has both `name` and `names`: leave one out".to_owned());
+    }
+    if need.namespace_selector.is_some() && (need.namespace.is_some() || !namespaced) {
+        return refused(match namespaced {
+            true => "it has both `namespace` and `namespaceSelector`: leave one out".to_owned(),
+            false => format!("{kind} is not namespaced, so it cannot have a `namespaceSelector`"),
+        });
+    }
+    let names = need.name.iter().chain(&need.names);
+    let place = need.namespace.iter().filter(|_| !need.is_everywhere());
+    let names = names.map(|name| (name, object_name_problem(name)));
+    for (name, problem) in names.chain(place.map(|name| (name, name_problem(name)))) {
+        if let Some(problem) = problem {
             let name = shorten(name, 100);
             return refused(format!("{name:?} cannot be a name: {problem}"));
         }
@@ -235,20 +266,20 @@ pub fn check<'a>(
             "the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration"
         ));
     }
-    let selector = match selector(need) {
-        Ok(selector) => selector,
-        Err(problem) => {
-            let given = need.label_selector.as_deref().unwrap_or_default();
-            return refused(format!("{given:?} is not a label selector: {problem}"));
-        }
-    };
+    let selector = parsed(need, need.label_selector.as_deref().unwrap_or_default())?;
     Ok(Wanted {
         need,
         kind,
         namespace,
         own,
         selector,
+        namespaces: None,
     })
+}
+
+fn parsed(need: &Need, selector: &str) -> Result<Selector, NeedError> {
+    Selector::of(selector)
+        .map_err(|problem| refused(need, &format!("{selector:?} is not a label selector: {problem}")))
 }
 
 fn refused(need: &Need, problem: &str) -> NeedError {

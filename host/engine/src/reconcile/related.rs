@@ -1,5 +1,6 @@
 //! Reads needs from the caches.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -10,7 +11,8 @@ use super::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use operator_host_cluster::cache::{Reflector, WatchState};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
-use operator_host_core::object::NamespacedName;
+use operator_host_core::object::{NamespacedName, Selector};
+use operator_host_desired::selectors::is_named;
 
 /// Reads the current caches and returns the error of a failing watch. The caller has already checked the watches
 /// that every reconcile needs (`Context::watch_failure`).
@@ -25,6 +27,18 @@ impl RelatedObjects for Context {
             .others
             .get(kind)
             .is_none_or(|resource| resource.namespaced)
+    }
+
+    async fn namespaces(
+        &self,
+        wanted: &Wanted<'_>,
+        selector: &Selector,
+    ) -> Result<BTreeSet<String>, NeedError> {
+        self.caches.namespaces.select(selector).ok_or_else(|| {
+            wanted.refused(
+                "the host watches some namespaces only (`namespaces` in its configuration), so it does not know their labels",
+            )
+        })
     }
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
@@ -42,16 +56,17 @@ impl RelatedObjects for Context {
         if let WatchState::Failing(problem) = watch.state_now() {
             return Err(wanted.unreadable(&problem));
         }
-        let Some(name) = &wanted.need.name else {
+        let Some(names) = wanted.need.all_names() else {
             return Ok(watch.select(namespace, &wanted.selector));
         };
-        let name = NamespacedName {
+        let names = names.into_iter().map(|name| NamespacedName {
             namespace: wanted.namespace.clone(),
-            name: name.clone(),
-        };
-        let mut objects: Vec<_> = watch.get(&name).into_iter().collect();
-        objects.retain(|object| wanted.selector.matches(object.labels()));
-        Ok(objects)
+            name: name.to_owned(),
+        });
+        let found = names.filter_map(|name| watch.get(&name));
+        Ok(found
+            .filter(|object| wanted.selector.matches(object.labels()))
+            .collect())
     }
 }
 
@@ -68,10 +83,8 @@ fn everywhere(
         }
         objects.extend(watch.select(None, &wanted.selector));
     }
-    let name = wanted.need.name.as_ref();
-    objects.retain(|object| {
-        name.is_none_or(|name| object.metadata.name.as_ref() == Some(name)) && wanted.may_read(config, object)
-    });
+    let names = wanted.need.all_names();
+    objects.retain(|object| is_named(names.as_ref(), object) && wanted.reaches(config, object));
     objects.sort_by_cached_key(|object| NamespacedName::of(object));
     Ok(objects)
 }

@@ -9,6 +9,7 @@ use tracing::debug;
 use super::action::{OBSTRUCTED, Requeue};
 use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
+use super::decorate::{self, Decorated, decorate};
 use super::error::{ReconcileError, Stop};
 use super::evaluate::export_for;
 use super::going::is_namespace_going;
@@ -58,6 +59,8 @@ pub(super) async fn settle(
             )
         };
         let (response, share) = call(run, plugin, export, &subject).await?;
+        let fields = decorate::body_for(&run.config, &snapshot.parent, response.parent.as_ref());
+        let fields = fields.map_err(ReconcileError::FieldsRefused)?;
         let parent = &mut snapshot.parent;
         let realized = match realize(run, plugin, parent, &snapshot.children, &response, changes).await {
             Ok(realized) => realized,
@@ -76,7 +79,8 @@ pub(super) async fn settle(
             events: published,
             requeue_after_ms,
             requeue_at,
-            // In `realized`, or settled.
+            // In `fields`, in `realized`, or settled.
+            parent: _,
             children: _,
             keep: _,
             generate: _,
@@ -102,6 +106,18 @@ pub(super) async fn settle(
                 }
                 Judged::As(verdict) => Some(verdict),
             }
+        };
+        let verdict = match &fields {
+            Some(fields) => match decorate(run, parent, fields).await? {
+                Decorated::Unchanged => verdict,
+                Decorated::Changed(now) => {
+                    *parent = now;
+                    continue;
+                }
+                Decorated::Held(why) => Some(Verdict::Reconciling(Reason::new(BACK_OFF, why))),
+                Decorated::ParentChanged => return Ok(Outcome::ParentChanged),
+            },
+            None => verdict,
         };
         return Ok(Outcome::Settled(FinalAnswer {
             status,

@@ -1,11 +1,12 @@
 //! What becomes of an object that the controller does not decorate any more, because its labels or the selector have changed: its
-//! children are deleted, as those that a plugin does not want any more.
+//! children are deleted, as those that a plugin does not want any more, and the fields that the plugin gave it are taken back.
 
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
 use super::action::Action;
+use super::decorate::{has_fields, take_back};
 use super::error::ReconcileError;
 use super::failure::{count_failure, log_once};
 use super::freshness;
@@ -21,7 +22,7 @@ pub(super) async fn undecorate(run: &Run<'_>, object: &Arc<DynamicObject>) -> Ac
     // The garbage collector deletes the children of an object that is being deleted.
     run.state.note_unready(run.name, None);
     let children = run.owned(object);
-    if children.is_empty() {
+    if children.is_empty() && !has_fields(run, object) {
         run.state.forget(run.name);
         return Action::OnChange;
     }
@@ -38,6 +39,7 @@ pub(super) async fn undecorate(run: &Run<'_>, object: &Arc<DynamicObject>) -> Ac
         if let Some(failure) = run.watch_failure(object) {
             return Err(ReconcileError::Watch(failure));
         }
+        take_back(run, object).await?;
         run.load_proof_key(object, None).await?;
         let mut changes = Changes::default();
         let (deleted, failed) = prune(run, object, &children, &Plan::default(), |_| true).await;

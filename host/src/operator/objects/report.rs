@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use super::admit::{Refused, decorated_by, ran};
 use super::records::Records;
-use super::undecorate::delete_children;
+use super::undecorate::{delete_children, take_back_fields};
 use super::{all, status};
 use crate::ui::RunningControllers;
 use crate::uninstall::Uninstall;
@@ -242,7 +242,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// Deletes the children of a Controller that decorated, with the account that made them.
+    /// Deletes the children of a Controller that decorated, and takes its fields back, with the account that made them.
     async fn remove_children(
         &self,
         object: &DynamicObject,
@@ -261,6 +261,9 @@ impl Reporter {
         let kinds = Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics));
         let deleted = delete_children(&self.client, &writer, &kinds, config, &controller).await;
         let deleted = deleted.map_err(stays)?;
+        take_back_fields(&self.client, &writer, &kinds, config, &controller)
+            .await
+            .map_err(stays)?;
         info!(
             controller = controller.name,
             deleted, "deleted the children of a Controller that decorated"

@@ -1,6 +1,6 @@
 //! The objects of one controller as its watches show them: the parents, their children, and what the plugin may read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -46,6 +46,25 @@ impl Caches {
     pub fn unselected(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
         self.config.decorates.as_ref()?;
         self.parents.get(name).filter(|object| !self.selects(object))
+    }
+
+    /// Returns an object of the parents' kind with its managed fields, if a host has applied some.
+    pub(in crate::reconcile) fn managed_parent(
+        &self,
+        name: &NamespacedName,
+    ) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
+        self.parents.of(name.namespace.as_deref())?.get_managed(name)
+    }
+
+    /// Returns the objects that have fields of a controller that decorates.
+    #[must_use]
+    pub fn with_fields(&self) -> BTreeSet<NamespacedName> {
+        if self.config.decorates.is_none() {
+            return BTreeSet::new();
+        }
+        let manager = self.config.field_manager();
+        let watches = self.parents.all().into_iter();
+        watches.flat_map(|watch| watch.applied_by(&manager)).collect()
     }
 
     /// Reports whether an object of the parents' kind is a parent.

@@ -51,6 +51,8 @@ pub struct ParentMemory {
     pub(in crate::reconcile) warnings: HashSet<u64>,
     /// Whether it was reported that the parent waits for its cleanup.
     pub is_cleaning_up: bool,
+    /// What was last applied to it, if the controller decorates.
+    pub(in crate::reconcile) decorated: Option<Digest>,
     /// The signs that the parent was deleted or replaced.
     pub doubt: Doubt,
     /// Since when children of an earlier parent of this name have been left over.

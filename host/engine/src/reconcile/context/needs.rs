@@ -38,7 +38,9 @@ enum Required {
 /// A need of a parent.
 struct Entry {
     parent: NamespacedName,
+    /// `None`: all. A namespace selector counts as all: what it picks is decided when the plugin is called.
     namespace: Option<String>,
+    has_namespace_selector: bool,
     selector: Selector,
 }
 
@@ -76,6 +78,14 @@ impl Needs {
         lock(&self.0).by_kind.contains_key(kind)
     }
 
+    /// Returns the parents whose plugin needs objects of namespaces by their labels.
+    pub fn parents_by_namespace_labels(&self) -> BTreeSet<NamespacedName> {
+        let index = lock(&self.0);
+        let entries = index.by_kind.values().flat_map(HashMap::values).flatten();
+        let found = entries.filter(|entry| entry.has_namespace_selector);
+        found.map(|entry| entry.parent.clone()).collect()
+    }
+
     /// Returns the parents whose plugin needs an object.
     pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> BTreeSet<NamespacedName> {
         let namespace = object.metadata.namespace.as_ref();
@@ -84,8 +94,7 @@ impl Needs {
         // A cluster-scoped object is in the reach of the parents of every namespace.
         candidates
             .filter(|entry| {
-                let is_everywhere = entry.namespace.as_deref() == Some(Need::EVERYWHERE);
-                is_everywhere || namespace.is_none() || namespace == entry.namespace.as_ref()
+                entry.namespace.is_none() || namespace.is_none() || namespace == entry.namespace.as_ref()
             })
             .filter(|entry| entry.selector.matches(object.labels()))
             .map(|entry| entry.parent.clone())
@@ -103,11 +112,12 @@ impl Index {
             let Some(by_required) = self.by_kind.get_mut(&kind) else {
                 continue;
             };
-            let required = required(&need, &selector);
-            if let Some(entries) = by_required.get_mut(&required) {
-                entries.retain(|entry| entry.parent != *parent);
-                if entries.is_empty() {
-                    by_required.remove(&required);
+            for required in required(&need, &selector) {
+                if let Some(entries) = by_required.get_mut(&required) {
+                    entries.retain(|entry| entry.parent != *parent);
+                    if entries.is_empty() {
+                        by_required.remove(&required);
+                    }
                 }
             }
             if by_required.is_empty() {
@@ -118,12 +128,15 @@ impl Index {
             // An invalid selector selects nothing.
             let Ok(selector) = selector(need) else { continue };
             let by_required = self.by_kind.entry(kind_of(need)).or_default();
-            let entries = by_required.entry(required(need, &selector)).or_default();
-            entries.push(Entry {
-                parent: parent.clone(),
-                namespace: need.namespace.as_ref().or(parent.namespace.as_ref()).cloned(),
-                selector,
-            });
+            let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
+            for required in required(need, &selector) {
+                by_required.entry(required).or_default().push(Entry {
+                    parent: parent.clone(),
+                    namespace: namespace.filter(|_| !need.is_everywhere()).cloned(),
+                    has_namespace_selector: need.namespace_selector.is_some(),
+                    selector: selector.clone(),
+                });
+            }
         }
         if !needs.is_empty() {
             self.by_parent.insert(parent.clone(), needs.to_vec());
@@ -142,11 +155,14 @@ impl Index {
     }
 }
 
-fn required(need: &Need, selector: &Selector) -> Required {
-    match (&need.name, selector.required()) {
-        (Some(name), _) => Required::Name(name.clone()),
-        (None, Some((key, value))) => Required::Label(key.to_owned(), value.to_owned()),
-        (None, None) => Required::Nothing,
+fn required(need: &Need, selector: &Selector) -> Vec<Required> {
+    match (need.all_names(), selector.required()) {
+        (Some(names), _) => names
+            .into_iter()
+            .map(|name| Required::Name(name.to_owned()))
+            .collect(),
+        (None, Some((key, value))) => vec![Required::Label(key.to_owned(), value.to_owned())],
+        (None, None) => vec![Required::Nothing],
     }
 }
 

@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use serde_json::json;
 use super::*;
 use crate::reconcile::needs::{Rights, Wanted};
 use operator_host_contract::{Description, Kind, Related};
+use operator_host_core::object::Selector;
 
 /// Objects by name; the one called `locked` cannot be read.
 struct Shelf(Description);
@@ -31,6 +33,10 @@ impl RelatedObjects for Shelf {
         true
     }
 
+    async fn namespaces(&self, _: &Wanted<'_>, _: &Selector) -> Result<BTreeSet<String>, NeedError> {
+        Ok(BTreeSet::new())
+    }
+
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
         match wanted.need.name.as_deref() {
             Some("locked") => Err(wanted.unreadable("it is locked")),
@@ -52,6 +58,8 @@ fn need(name: &str) -> Need {
         kind: "ConfigMap".to_owned(),
         namespace: None,
         name: Some(name.to_owned()),
+        namespace_selector: None,
+        names: Vec::new(),
         label_selector: None,
     }
 }

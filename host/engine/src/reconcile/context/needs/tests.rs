@@ -48,6 +48,8 @@ fn need() -> impl Strategy<Value = Need> {
             kind: kind.to_owned(),
             namespace,
             name,
+            namespace_selector: None,
+            names: Vec::new(),
             label_selector: selector.map(str::to_owned),
         })
 }

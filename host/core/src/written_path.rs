@@ -1,10 +1,14 @@
-//! The list of paths in the annotation, such as `spec.replicas, data["app.properties"], spec.containers[name=app].resources`.
+//! Paths of fields as people write them, such as `spec.replicas`, `data["app.properties"]` and
+//! `spec.containers[name=app].resources`.
+
+use std::fmt;
+use std::str::FromStr;
 
 use serde_json::Value;
 
 /// A step on the way to a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub enum Step {
     /// The field of this name.
     Field(String),
     /// The element of a list with these keys and values.
@@ -13,7 +17,8 @@ pub(super) enum Step {
 
 impl Step {
     /// Reports whether an element has these keys, or is none.
-    pub(super) fn selects(&self, element: &Value) -> bool {
+    #[must_use]
+    pub fn selects(&self, element: &Value) -> bool {
         let Self::Element(keys) = self else { return false };
         keys.iter().all(|(key, wanted)| match &element[key] {
             Value::String(value) => value == wanted,
@@ -22,7 +27,8 @@ impl Step {
     }
 
     /// Returns what is one step below a value.
-    pub(super) fn find<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+    #[must_use]
+    pub fn find<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         match self {
             Self::Field(name) => value.get(name),
             Self::Element(_) => value.as_array()?.iter().find(|element| self.selects(element)),
@@ -30,7 +36,8 @@ impl Step {
     }
 
     /// As [`Step::find`].
-    pub(super) fn find_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
+    #[must_use]
+    pub fn find_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
         match self {
             Self::Field(name) => value.get_mut(name),
             Self::Element(_) => value
@@ -41,14 +48,58 @@ impl Step {
     }
 }
 
-/// The steps to a field, and the text from which they were read.
-pub(super) type Path<'a> = (Vec<Step>, &'a str);
+/// One path, with its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenPath {
+    steps: Vec<Step>,
+    text: Box<str>,
+}
 
-/// Parses the list.
+impl WrittenPath {
+    /// Returns the steps, of which the first and the last are fields.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Reports whether it is the field of another path, or below it.
+    #[must_use]
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.steps.starts_with(&other.steps)
+    }
+}
+
+impl FromStr for WrittenPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match path(text.trim()) {
+            Some((steps, "")) => Ok(Self {
+                steps,
+                text: text.trim().into(),
+            }),
+            _ => Err(format!(
+                "{text:?} is not the path of a field; write one such as `spec.replicas`, `metadata.labels[\"example.com/a\"]` or \
+                 `spec.containers[name=app].resources`"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for WrittenPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The steps to a field, and the text from which they were read.
+pub type Path<'a> = (Vec<Step>, &'a str);
+
+/// Parses a list of paths, with commas between them.
 ///
 /// # Errors
 /// The text that is no path.
-pub(super) fn parse(text: &str) -> Result<Vec<Path<'_>>, &str> {
+pub fn parse(text: &str) -> Result<Vec<Path<'_>>, &str> {
     let mut paths = Vec::new();
     let mut rest = text.trim();
     loop {

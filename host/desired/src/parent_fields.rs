@@ -1,0 +1,186 @@
+//! The fields that a plugin gives an object that it decorates. They are applied without force, and what others own stays theirs.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use operator_host_core::field_path::FieldPath;
+use operator_host_core::managed_fields::{Elements, applied_by, below};
+use operator_host_core::text::shorten;
+use operator_host_core::written_path::{Step, WrittenPath};
+
+use crate::drift::drift;
+
+/// What the plugin may repeat of its parent, to answer a whole object.
+const IDENTITY: [&str; 3] = ["name", "namespace", "uid"];
+
+/// Returns the body of an apply that gives a parent these fields, and takes back all others of the same manager. `allowed` are the
+/// paths below which fields may be.
+///
+/// # Errors
+/// Which field is not allowed, and why.
+pub fn body(
+    parent: &DynamicObject,
+    fields: &Map<String, Value>,
+    allowed: &[WrittenPath],
+) -> Result<Value, String> {
+    let mut content = fields.clone();
+    if let Some(types) = &parent.types {
+        for (field, own) in [("apiVersion", &types.api_version), ("kind", &types.kind)] {
+            if content.remove(field).is_some_and(|given| given != **own) {
+                return Err(format!(
+                    "`parent.{field}` is not that of the parent, {own:?}: leave it out"
+                ));
+            }
+        }
+    }
+    let own = serde_json::to_value(&parent.metadata).unwrap_or_default();
+    if let Some(Value::Object(metadata)) = content.get_mut("metadata") {
+        for field in IDENTITY {
+            if metadata.remove(field).is_some_and(|given| given != own[field]) {
+                return Err(format!(
+                    "`parent.metadata.{field}` is not that of the parent: leave it out"
+                ));
+            }
+        }
+    }
+    let mut content = Value::Object(content);
+    let tails: Vec<_> = allowed.iter().map(WrittenPath::steps).collect();
+    if let Some((path, why)) = refused(&content, &tails) {
+        let path = shorten(&path.reversed().to_string(), 200);
+        return Err(match why {
+            Why::NotAllowed if allowed.is_empty() => format!(
+                "the plugin gives the parent {path}, and this controller writes no fields of its parents: list the path under \
+                 `fields` of `spec.decorates`"
+            ),
+            Why::NotAllowed => format!(
+                "the plugin gives the parent {path}, which is below none of the paths in `fields` of `spec.decorates`"
+            ),
+            Why::List => format!(
+                "the plugin gives the parent the list {path}, whose other elements may be others': name an element by its keys \
+                 in `fields`, as in `spec.containers[name=app].resources`"
+            ),
+        });
+    }
+    for (field, own) in own.as_object().into_iter().flatten() {
+        if IDENTITY.contains(&&**field) {
+            content["metadata"][field] = own.clone();
+        }
+    }
+    if let Some(types) = &parent.types {
+        content["apiVersion"] = json!(types.api_version);
+        content["kind"] = json!(types.kind);
+    }
+    Ok(content)
+}
+
+/// Why a field is not allowed.
+enum Why {
+    NotAllowed,
+    List,
+}
+
+/// Returns the first field that is below none of the paths, of which `tails` are the remaining steps. Its path is in reverse order.
+fn refused(value: &Value, tails: &[&[Step]]) -> Option<(FieldPath, Why)> {
+    let here = |why| Some((FieldPath::default(), why));
+    let is_covered = tails.iter().any(|tail| tail.is_empty());
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            let below: Vec<_> = match is_covered {
+                true => vec![&[] as &[Step]],
+                false => tails
+                    .iter()
+                    .filter_map(|tail| match tail.split_first() {
+                        Some((Step::Field(field), rest)) if field == name => Some(rest),
+                        _ => None,
+                    })
+                    .collect(),
+            };
+            let (path, why) = refused(value, &below)?;
+            Some((path.field(name), why))
+        }),
+        Value::Array(elements) if !is_covered && !tails.is_empty() => elements.iter().find_map(|element| {
+            let picked: Vec<_> = tails
+                .iter()
+                .filter_map(|tail| match tail.split_first() {
+                    Some((step @ Step::Element(_), rest)) if step.selects(element) => Some((step, rest)),
+                    _ => None,
+                })
+                .collect();
+            if picked.is_empty() {
+                return Some((FieldPath::default().element(element), Why::List));
+            }
+            // The keys are no fields of their own: they say which element it is.
+            let mut rest = element.clone();
+            for (step, _) in &picked {
+                if let (Step::Element(keys), Some(fields)) = (step, rest.as_object_mut()) {
+                    keys.iter().for_each(|(key, _)| drop(fields.remove(key)));
+                }
+            }
+            let below: Vec<_> = picked.into_iter().map(|(_, rest)| rest).collect();
+            let (path, why) = refused(&rest, &below)?;
+            Some((path.element(element), why))
+        }),
+        Value::Array(_) => here(if is_covered { Why::List } else { Why::NotAllowed }),
+        _ if is_covered => None,
+        _ => here(Why::NotAllowed),
+    }
+}
+
+/// Returns whether an object is as `manager` applied `body` to it: it owns each field of it and no other, and nobody else has changed
+/// one. `managed` are the object's managed fields.
+#[must_use]
+pub fn is_applied(body: &Value, live: &DynamicObject, managed: &[ManagedFieldsEntry], manager: &str) -> bool {
+    match applied_by(managed, manager) {
+        None => is_empty(body),
+        Some(ours) => {
+            !is_empty(body) && !has_more(ours, body) && drift(managed, manager, body, live).is_empty()
+        }
+    }
+}
+
+/// Reports whether a body has no fields but those that say which object it is.
+fn is_empty(body: &Value) -> bool {
+    let fields = body.as_object().into_iter().flatten();
+    let mut content = fields.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind"));
+    content.all(|(name, value)| {
+        let mut inner = value.as_object().into_iter().flatten();
+        name == "metadata" && inner.all(|(name, _)| IDENTITY.contains(&&**name))
+    })
+}
+
+/// Reports whether an entry has a field that a value does not have.
+fn has_more(entry: &Value, value: &Value) -> bool {
+    let elements = Elements::of(entry);
+    let assigned = value.as_array().map(|list| elements.assign(list));
+    below(entry).enumerate().any(
+        |(index, (name, entry))| match (name.strip_prefix("f:"), &assigned) {
+            (Some(field), _) => value.get(field).is_none_or(|value| has_more(entry, value)),
+            (None, Some(assigned)) => assigned
+                .iter()
+                .position(|at| *at == Some(index))
+                .is_none_or(|at| has_more(entry, &value[at])),
+            // What is in a list as a whole.
+            (None, None) => true,
+        },
+    )
+}
+
+/// Returns whether an object has each value of a body.
+#[must_use]
+pub fn has_values(live: &DynamicObject, body: &Value) -> bool {
+    let live = serde_json::to_value(live).unwrap_or_default();
+    contains(&live, body)
+}
+
+fn contains(live: &Value, body: &Value) -> bool {
+    match (live, body) {
+        (Value::Object(live), Value::Object(body)) => body
+            .iter()
+            .all(|(name, body)| live.get(name).is_some_and(|live| contains(live, body))),
+        (Value::Array(live), Value::Array(body)) => body
+            .iter()
+            .all(|body| live.iter().any(|live| contains(live, body))),
+        (live, body) => live == body,
+    }
+}

@@ -1,0 +1,277 @@
+//! The fields that a plugin gives what it decorates: set, changed and taken back, and never those of others.
+
+use super::*;
+
+/// A Controller that may set a label and an annotation of the pods.
+fn fields() -> Value {
+    json!({"decorates": [{
+        "apiVersion": "apps/v1", "kind": "Deployment", "selector": "decorate=yes",
+        "fields": [
+            r#"metadata.labels["example.com/seen"]"#,
+            r#"spec.template.metadata.annotations["example.com/sum"]"#,
+            "spec.template.spec.containers[name=c].image",
+            "spec.replicas",
+        ],
+    }]})
+}
+
+impl World {
+    /// Creates a Deployment whose plugin wants these fields.
+    async fn wanting(&self, name: &str, fields: Value) {
+        self.deployment(name, json!({"response": {"parent": fields}}))
+            .await;
+    }
+
+    async fn until_label(&self, name: &str, value: Option<&str>) {
+        let has =
+            |object: &DynamicObject| object.labels().get("example.com/seen").map(String::as_str) == value;
+        self.until(DEPLOYMENT, name, "the label", has).await;
+    }
+
+    /// Waits until nothing of the controller is in the managed fields.
+    async fn until_taken_back(&self, name: &str) {
+        let is_free = |object: &DynamicObject| {
+            let managed = object.metadata.managed_fields.iter().flatten();
+            managed
+                .filter_map(|it| it.manager.as_deref())
+                .all(|it| it != "operator-host/decorator")
+        };
+        self.until(DEPLOYMENT, name, "its fields are taken back", is_free)
+            .await;
+    }
+}
+
+fn seen(value: &str) -> Value {
+    json!({"metadata": {"labels": {"example.com/seen": value}}})
+}
+
+#[tokio::test]
+async fn a_plugin_sets_fields_of_what_it_decorates_and_they_are_taken_back() {
+    let (world, host) = World::new("decorators-fields").await;
+    world.controller("decorator", fields()).await;
+    world.runs("decorator").await;
+    let all = json!({
+        "metadata": {"labels": {"example.com/seen": "1"}},
+        "spec": {"template": {
+            "metadata": {"annotations": {"example.com/sum": "abc"}},
+            "spec": {"containers": [{"name": "c", "image": "d"}]},
+        }},
+    });
+    // What somebody else has set is not taken, and what they have in common stays theirs.
+    world.wanting("taken", all.clone()).await;
+    world
+        .until_event(
+            "taken",
+            "Warning Contested: \"operator-host/decorator\" cannot … image",
+        )
+        .await;
+    let taken = world.get(DEPLOYMENT, "taken").await.unwrap();
+    assert_eq!(
+        taken.data["spec"]["template"]["spec"]["containers"][0]["image"],
+        "c"
+    );
+    assert!(
+        !taken.labels().contains_key("example.com/seen"),
+        "as a whole or not at all"
+    );
+    let mut own = all.clone();
+    own["spec"]["template"]["spec"]["containers"][0]["image"] = json!("c");
+    world.wanting("a", own).await;
+    world.until_label("a", Some("1")).await;
+    let a = world.get(DEPLOYMENT, "a").await.unwrap();
+    assert_eq!(
+        a.data["spec"]["template"]["metadata"]["annotations"]["example.com/sum"],
+        "abc"
+    );
+    // Another value, fewer fields, and none.
+    world.wanting("a", seen("2")).await;
+    world.until_label("a", Some("2")).await;
+    let a = world.get(DEPLOYMENT, "a").await.unwrap();
+    assert_eq!(a.data["spec"]["template"]["metadata"].get("annotations"), None);
+    assert_eq!(a.data["spec"]["template"]["spec"]["containers"][0]["image"], "c");
+    // Somebody removes it: it is set again.
+    world
+        .patch(
+            DEPLOYMENT,
+            "a",
+            json!({"metadata": {"labels": {"example.com/seen": null}}}),
+        )
+        .await;
+    world.until_label("a", Some("2")).await;
+    world.wanting("a", json!({})).await;
+    world.until_label("a", None).await;
+    world.until_taken_back("a").await;
+    // The selector does not match any more.
+    world.wanting("a", seen("3")).await;
+    world.until_label("a", Some("3")).await;
+    world.label("a", Value::Null).await;
+    world.until_label("a", None).await;
+    // Nothing is written when nothing changes.
+    world.remove(DEPLOYMENT, "taken").await;
+    world.wanting("b", seen("1")).await;
+    world.until_label("b", Some("1")).await;
+    let writes = async || writes_to(&world.all_writes(&world.cluster).await, "deployments").len();
+    let before = writes().await;
+    world.decorated("c").await;
+    assert_eq!(writes().await, before);
+    assert_eq!(host.stop().await.code(), Some(0));
+    // Neither does the next host write, nor does it forget what the last one has set.
+    let host = world.start();
+    world.runs("decorator").await;
+    world.decorated("d").await;
+    assert_eq!(writes().await, before);
+    world.wanting("b", json!({})).await;
+    world.until_label("b", None).await;
+    // The Controller goes, also while its host is away.
+    world.wanting("b", seen("2")).await;
+    world.until_label("b", Some("2")).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    world.delete(CONTROLLER, "decorator").await;
+    world.label("b", Value::Null).await;
+    let host = world.start();
+    world.until_gone(CONTROLLER, "decorator").await;
+    let b = world.get(DEPLOYMENT, "b").await.unwrap();
+    assert!(!b.labels().contains_key("example.com/seen"));
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn fields_that_no_path_names_change_nothing_and_are_named() {
+    let (world, host) = World::new("decorators-refused").await;
+    world.controller("decorator", fields()).await;
+    world.runs("decorator").await;
+    let child = config_map("kept", "x");
+    for (name, parent, says) in [
+        (
+            "beside",
+            json!({"metadata": {"labels": {"other": "1"}}}),
+            "metadata.labels.other … below none of the paths",
+        ),
+        (
+            "name",
+            json!({"metadata": {"name": "b"}}),
+            "`parent.metadata.name` is not that of the parent",
+        ),
+        (
+            "finalizer",
+            json!({"metadata": {"finalizers": ["a.dev/b"]}}),
+            "metadata.finalizers … below none",
+        ),
+        (
+            "owner",
+            json!({"metadata": {"ownerReferences": []}}),
+            "metadata.ownerReferences … below none",
+        ),
+        (
+            "status",
+            json!({"status": {"replicas": 1}}),
+            "status.replicas … below none",
+        ),
+        (
+            "container",
+            json!({"spec": {"template": {"spec": {"containers": [{"name": "other", "image": "c"}]}}}}),
+            "the list … whose other elements may be others'",
+        ),
+        (
+            "kind",
+            json!({"kind": "StatefulSet"}),
+            "`parent.kind` is not that of the parent",
+        ),
+    ] {
+        let orders = json!({"response": {"parent": parent, "children": [child]}});
+        world.deployment(name, orders).await;
+        world
+            .until_event(name, &format!("Warning FieldsRefused: {says}"))
+            .await;
+    }
+    assert!(
+        world.get(CONFIG_MAP, "kept").await.is_none(),
+        "an answer counts as a whole"
+    );
+    // The API server refuses what is no value of the field.
+    world
+        .wanting("typed", json!({"spec": {"replicas": "many"}}))
+        .await;
+    world.until_event("typed", "Warning ApplyFailed: replicas").await;
+    // One whose answer changes each time must not turn for ever.
+    world
+        .wanting(
+            "restless",
+            json!({"metadata": {"labels": {"example.com/seen": "$parentVersion"}}}),
+        )
+        .await;
+    world.until_event("restless", "Warning PluginUnsettled").await;
+    let bad = |path: &str| json!({"decorates": [{"apiVersion": "apps/v1", "kind": "Deployment", "selector": "a", "fields": [path]}]});
+    for (name, path, says) in [
+        ("root", "spec", "is all of the object but its metadata"),
+        ("broken", "spec.a[", "is not the path of a field"),
+        ("metadata", "metadata.name", "is not a label or an annotation"),
+        (
+            "owners",
+            "metadata.ownerReferences",
+            "is not a label or an annotation",
+        ),
+        ("labels", "metadata.labels", "is not a label or an annotation"),
+        (
+            "mark",
+            r#"metadata.labels["operator-host.dev/controller"]"#,
+            "is a mark of the host",
+        ),
+        ("of-status", "status.replicas", "is not the plugin's to set"),
+        (
+            "beyond",
+            "spec.paused",
+            "the field spec.paused is not allowed by `ceilings[0].fields`",
+        ),
+    ] {
+        world.controller(name, bad(path)).await;
+        let reason = if name == "beyond" {
+            "NotAllowed"
+        } else {
+            "InvalidSpec"
+        };
+        world.says(name, &format!("Stalled=True {reason}: {says}")).await;
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn two_controllers_that_want_the_same_field_are_both_named() {
+    let (world, host) = World::new("decorators-two").await;
+    world.controller("decorator", fields()).await;
+    world.wanting("a", seen("1")).await;
+    world.until_label("a", Some("1")).await;
+    world.controller("second", fields()).await;
+    world.runs("second").await;
+    // Both agree.
+    world.wanting("a", seen("2")).await;
+    world
+        .until_event("a", "Warning Contested: conflict with \"operator-host/")
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_plugin_decorates_several_kinds_with_a_controller_for_each() {
+    let (world, host) = World::new("decorators-also").await;
+    world.controller("decorator", fields()).await;
+    let sets =
+        json!({"decorates": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "selector": "decorate=yes"}]});
+    world.controller("sets", sets).await;
+    world.runs("sets").await;
+    let mut set = deployment(
+        "a",
+        &json!({"response": {"children": [config_map("of-set", "x")]}}),
+    );
+    set["kind"] = json!("StatefulSet");
+    set["spec"]["serviceName"] = json!("a");
+    world.apply(&set.to_string()).await;
+    world.until_there(CONFIG_MAP, "of-set").await;
+    let others =
+        json!({"decorates": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "selector": "decorate=yes"}]});
+    world.controller("others", others).await;
+    world
+        .says("others", "Ready=False PluginRefused: apps/v1/DaemonSet")
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
