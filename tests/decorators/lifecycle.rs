@@ -71,6 +71,16 @@ async fn what_is_wrong_is_an_event_on_the_object_and_in_the_status_of_the_contro
         .flatten()
         .filter(|it| it["type"] == "Ready");
     assert_eq!(ours.count(), 0);
+    let explained = world
+        .program(&["explain", "deployment", "bad", "--namespace", &world.namespace])
+        .ends(0);
+    for part in [
+        "Its status is not the host's.",
+        "Decorated by\n  Controller decorator: BadLabel\n",
+        "Warning BadLabel",
+    ] {
+        assert!(explained.contains(part), "{part:?} is not in {explained}");
+    }
     world.decorated("bad").await;
     let is_ready =
         |object: &DynamicObject| object.data["status"]["objects"] == json!({"total": 2, "notReady": 0});

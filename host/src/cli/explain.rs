@@ -2,6 +2,7 @@
 
 mod advice;
 mod children;
+mod decorators;
 mod kinds;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,7 @@ use kube::{Client, ResourceExt};
 use serde_json::Value;
 
 use self::children::{Child, Found};
+use self::decorators::Decorator;
 use self::kinds::Kinds;
 use super::Failure;
 use operator_host_author::output::{GREEN, Paint, RED, YELLOW, age};
@@ -57,6 +59,8 @@ struct Explanation {
     /// The name of its kind, with the group.
     kind: String,
     children: Found,
+    /// The Controllers that decorate it.
+    decorators: Vec<Decorator>,
     /// The newest first.
     events: Vec<core::Event>,
 }
@@ -144,10 +148,17 @@ async fn explain(
         children.unread.insert(format!("Events: {}", words(&error)));
         Vec::new()
     });
+    let decorators = decorators::find(client, &kinds, &parent)
+        .await
+        .unwrap_or_else(|error| {
+            children.unread.insert(format!("Controllers: {}", words(&error)));
+            Vec::new()
+        });
     Ok(Explanation {
         parent,
         kind,
         children,
+        decorators,
         events,
     })
 }
@@ -179,17 +190,25 @@ fn text(explanation: &Explanation, now: Timestamp, paint: Paint) -> String {
         parent,
         kind,
         children,
+        decorators,
         events,
     } = explanation;
     let mut text = String::new();
     let namespace = parent.namespace();
     let place = namespace.as_ref().map(|namespace| format!("{namespace}/"));
     let _ = writeln!(text, "{kind} {}{}", place.unwrap_or_default(), parent.name_any());
-    for line in state(parent) {
-        let _ = writeln!(text, "  {}", printable(&line));
-    }
     let conditions = parent.data["status"]["conditions"].as_array();
     let conditions: Vec<&Value> = conditions.into_iter().flatten().collect();
+    let is_ours = conditions.iter().any(|condition| condition["type"] == SYNCED);
+    for line in state(parent, is_ours || decorators.is_empty()) {
+        let _ = writeln!(text, "  {}", printable(&line));
+    }
+    if !decorators.is_empty() {
+        text.push_str("\nDecorated by\n");
+    }
+    for decorator in decorators {
+        let _ = writeln!(text, "  {}", printable(&decorator.line()));
+    }
     text.push_str("\nConditions\n");
     if conditions.is_empty() {
         text.push_str("  none\n");
@@ -225,13 +244,17 @@ fn text(explanation: &Explanation, now: Timestamp, paint: Paint) -> String {
         let _ = writeln!(text, "  {}", printable(line));
     }
     text.push_str("\nWhat to do next\n");
-    let next = next(parent, &conditions);
+    let mut next = next(parent, &conditions);
+    let problems = decorators.iter().filter_map(|it| it.problem.as_ref());
+    next.extend(problems.filter_map(|reason| Some((reason.as_str(), advice::about(reason)?))));
     if next.is_empty() {
-        let _ = writeln!(
-            text,
-            "  {}",
-            nothing_to_do(&conditions, !children.unread.is_empty())
-        );
+        let nothing = match is_ours || decorators.is_empty() {
+            true => nothing_to_do(&conditions, !children.unread.is_empty()),
+            false => {
+                "Nothing is known. The Events above and `status.objects` of the Controllers may say more."
+            }
+        };
+        let _ = writeln!(text, "  {nothing}");
     }
     for (reason, advice) in next {
         let _ = writeln!(text, "  {}", paint.with(YELLOW, &printable(reason)));
@@ -243,11 +266,12 @@ fn text(explanation: &Explanation, now: Timestamp, paint: Paint) -> String {
 }
 
 /// Says what the generations, the deletion and the pause mean, one sentence each.
-fn state(parent: &DynamicObject) -> Vec<String> {
+fn state(parent: &DynamicObject, is_ours: bool) -> Vec<String> {
     let mut state = Vec::new();
     let generation = parent.metadata.generation;
     let observed = parent.data["status"]["observedGeneration"].as_i64();
     state.push(match (generation, observed) {
+        _ if !is_ours => "Its status is not the host's.".to_owned(),
         (Some(generation), Some(observed)) if observed < generation => format!(
             "The host has not reconciled the current spec: generation {generation}, last reconciled {observed}."
         ),
@@ -398,6 +422,7 @@ mod tests {
                 all: vec![web, child("Secret", "key", None, Vec::new())],
                 unread: ["you may not list: secrets".to_owned()].into(),
             },
+            decorators: Vec::new(),
             events: vec![serde_json::from_value(event).unwrap()],
         };
         let text = text(&explanation, at(100), Paint(false));
