@@ -47,8 +47,8 @@ fn seen(value: &str) -> Value {
 
 #[tokio::test]
 async fn a_plugin_sets_fields_of_what_it_decorates_and_they_are_taken_back() {
-    let (world, host) = World::new("decorators-fields").await;
-    world.controller("decorator", fields()).await;
+    let (world, host) = world("decorators-fields").await;
+    world.decorator("decorator", fields()).await;
     world.runs("decorator").await;
     let all = json!({
         "metadata": {"labels": {"example.com/seen": "1"}},
@@ -116,7 +116,7 @@ async fn a_plugin_sets_fields_of_what_it_decorates_and_they_are_taken_back() {
     assert_eq!(writes().await, before);
     assert_eq!(host.stop().await.code(), Some(0));
     // Neither does the next host write, nor does it forget what the last one has set.
-    let host = world.start();
+    let host = world.start_decorating();
     world.runs("decorator").await;
     world.decorated("d").await;
     assert_eq!(writes().await, before);
@@ -128,7 +128,7 @@ async fn a_plugin_sets_fields_of_what_it_decorates_and_they_are_taken_back() {
     assert_eq!(host.stop().await.code(), Some(0));
     world.delete(CONTROLLER, "decorator").await;
     world.label("b", Value::Null).await;
-    let host = world.start();
+    let host = world.start_decorating();
     world.until_gone(CONTROLLER, "decorator").await;
     let b = world.get(DEPLOYMENT, "b").await.unwrap();
     assert!(!b.labels().contains_key("example.com/seen"));
@@ -137,8 +137,8 @@ async fn a_plugin_sets_fields_of_what_it_decorates_and_they_are_taken_back() {
 
 #[tokio::test]
 async fn fields_that_no_path_names_change_nothing_and_are_named() {
-    let (world, host) = World::new("decorators-refused").await;
-    world.controller("decorator", fields()).await;
+    let (world, host) = world("decorators-refused").await;
+    world.decorator("decorator", fields()).await;
     world.runs("decorator").await;
     let child = config_map("kept", "x");
     for (name, parent, says) in [
@@ -224,7 +224,7 @@ async fn fields_that_no_path_names_change_nothing_and_are_named() {
             "the field spec.paused is not allowed by `ceilings[0].fields`",
         ),
     ] {
-        world.controller(name, bad(path)).await;
+        world.decorator(name, bad(path)).await;
         let reason = if name == "beyond" {
             "NotAllowed"
         } else {
@@ -237,11 +237,11 @@ async fn fields_that_no_path_names_change_nothing_and_are_named() {
 
 #[tokio::test]
 async fn two_controllers_that_want_the_same_field_are_both_named() {
-    let (world, host) = World::new("decorators-two").await;
-    world.controller("decorator", fields()).await;
+    let (world, host) = world("decorators-two").await;
+    world.decorator("decorator", fields()).await;
     world.wanting("a", seen("1")).await;
     world.until_label("a", Some("1")).await;
-    world.controller("second", fields()).await;
+    world.decorator("second", fields()).await;
     world.runs("second").await;
     // Both agree.
     world.wanting("a", seen("2")).await;
@@ -253,11 +253,11 @@ async fn two_controllers_that_want_the_same_field_are_both_named() {
 
 #[tokio::test]
 async fn a_plugin_decorates_several_kinds_with_a_controller_for_each() {
-    let (world, host) = World::new("decorators-also").await;
-    world.controller("decorator", fields()).await;
+    let (world, host) = world("decorators-also").await;
+    world.decorator("decorator", fields()).await;
     let sets =
         json!({"decorates": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "selector": "decorate=yes"}]});
-    world.controller("sets", sets).await;
+    world.decorator("sets", sets).await;
     world.runs("sets").await;
     let mut set = deployment(
         "a",
@@ -269,7 +269,7 @@ async fn a_plugin_decorates_several_kinds_with_a_controller_for_each() {
     world.until_there(CONFIG_MAP, "of-set").await;
     let others =
         json!({"decorates": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "selector": "decorate=yes"}]});
-    world.controller("others", others).await;
+    world.decorator("others", others).await;
     world
         .says("others", "Ready=False PluginRefused: apps/v1/DaemonSet")
         .await;
