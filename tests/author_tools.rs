@@ -8,7 +8,7 @@ use tempfile::TempDir;
 mod check;
 mod contract;
 mod diff;
-mod new;
+pub mod new;
 mod odd;
 mod render;
 mod replay;

@@ -6,6 +6,7 @@ pub mod drift;
 pub mod hot_loop;
 pub mod keyed_lists;
 pub mod left_fields;
+pub mod metacontroller;
 pub mod mutated;
 pub mod order;
 pub mod ownership;

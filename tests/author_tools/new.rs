@@ -7,7 +7,7 @@ use super::{compiled, host};
 use crate::support::install;
 
 /// Returns a folder within the repository, where the SDK is found as for an author.
-pub(super) fn desk() -> TempDir {
+pub fn desk() -> TempDir {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     tempfile::tempdir_in(target).unwrap()
 }
@@ -18,7 +18,7 @@ fn write(desk: &TempDir, name: &str, language: &str) {
 }
 
 /// Generates a plugin for a kind.
-pub(super) fn write_kind(desk: &TempDir, name: &str, language: &str, kind: &str, version: &str) {
+pub fn write_kind(desk: &TempDir, name: &str, language: &str, kind: &str, version: &str) {
     let folder = desk.path().join(name);
     let arguments = format!("--lang {language} --kind {kind} --group example.org --version {version}");
     let sdk = root().join("plugins/sdk").canonicalize().unwrap();
@@ -35,7 +35,7 @@ fn dependencies() -> PathBuf {
 }
 
 /// Returns `make` of a target in its folder, as on an author's machine.
-pub(super) fn make_command(desk: &TempDir, name: &str, target: &str) -> Command {
+pub fn make_command(desk: &TempDir, name: &str, target: &str) -> Command {
     let mut command = Command::new("make");
     command
         .arg(target)
@@ -51,7 +51,7 @@ pub(super) fn make_command(desk: &TempDir, name: &str, target: &str) -> Command 
 }
 
 /// Runs it and returns whether it succeeded, with all that it printed.
-pub(super) fn run(command: &mut Command) -> (bool, String) {
+pub fn run(command: &mut Command) -> (bool, String) {
     let answer = command.call();
     (answer.code == Some(0), answer.all())
 }
@@ -79,7 +79,7 @@ fn fails_to(command: &mut Command) -> String {
 }
 
 /// Copies a file into a folder that need not exist.
-pub(super) fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to.parent().unwrap()).unwrap();
     std::fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
 }

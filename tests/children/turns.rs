@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::prelude::*;
 
-const POD: &str = "v1/Pod";
+pub(super) const POD: &str = "v1/Pod";
 const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Pod}]";
 
 fn says(mut child: Value, update: &str) -> Value {
@@ -27,7 +27,7 @@ fn pods(value: &str, names: &[&str]) -> Vec<Value> {
     names.iter().map(|name| pod(name, value)).collect()
 }
 
-async fn set_ready(scenario: &Scenario, name: &str, is_ready: bool) {
+pub(super) async fn set_ready(scenario: &Scenario, name: &str, is_ready: bool) {
     let status = if is_ready { "True" } else { "False" };
     let conditions = json!([{ "type": "Ready", "status": status }]);
     let patch = Patch::Merge(json!({ "status": { "phase": "Running", "conditions": conditions } }));
@@ -54,7 +54,7 @@ async fn values(scenario: &Scenario) -> BTreeMap<String, String> {
     .collect()
 }
 
-async fn until_values(scenario: &Scenario, expected: &[(&str, &str)]) {
+pub(super) async fn until_values(scenario: &Scenario, expected: &[(&str, &str)]) {
     let expected: BTreeMap<_, _> = expected
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

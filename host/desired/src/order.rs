@@ -209,13 +209,15 @@ impl<'a> Order<'a> {
         existing: impl Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
         has_status: impl Fn(&Kind) -> bool,
     ) -> Option<Waiting> {
+        let is_changed_first = child.update.one.is_some_and(|turn| turn.last_first);
         child.after.iter().find_map(|key| {
             let why = match existing(key) {
                 None => "it does not exist yet".to_owned(),
                 Some(object) => {
                     let applied = annotation(&object, APPLIED_ANNOTATION);
                     let is_changed = self.desired.get(key).is_none_or(|wanted| applied == Some(wanted));
-                    if is_changed {
+                    // Of children whose last one is changed first, those before it follow.
+                    if is_changed || is_changed_first && key.kind == child.key.kind {
                         unfinished(&object, has_status(&key.kind))?
                     } else {
                         "it is not changed yet".to_owned()
