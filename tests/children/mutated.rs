@@ -7,6 +7,7 @@ use crate::webhook::reviewer::serve;
 use crate::webhook::{Authority, label_namespace};
 
 const POD: &str = "v1/Pod";
+const MUTATING: &str = "MutatingWebhookConfiguration";
 const WEBHOOK: &str = "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration";
 
 /// Answers a review: the image of a pod comes from a mirror, and another object loses a label and a field.
@@ -35,15 +36,21 @@ fn image(pod: &DynamicObject) -> &str {
     pod.data["spec"]["containers"][0]["image"].as_str().unwrap()
 }
 
-/// Lets the webhook review what these rules say, in a namespace of this name.
-async fn intercept(scenario: &Scenario, name: &str, mut rules: Value) {
+/// Lets a webhook of this kind review what these rules say, in the namespace.
+pub(super) async fn intercept<F: Future<Output = Value> + Send>(
+    scenario: &Scenario,
+    kind: &str,
+    answer: impl Fn(Value) -> F + Copy + Send + Sync + 'static,
+    mut rules: Value,
+) {
+    let name = &scenario.namespace;
     let authority = Authority::new(scenario, "ca");
-    let url = serve(&authority, review).await;
+    let url = serve(&authority, answer).await;
     label_namespace(scenario).await;
     let authority = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
     rules["apiGroups"] = json!([""]);
     let webhook = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
         "metadata": { "name": name },
         "webhooks": [{
             "name": "mutated.operator-host.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
@@ -61,7 +68,7 @@ async fn intercept(scenario: &Scenario, name: &str, mut rules: Value) {
 async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     let scenario = Scenario::new("mutated").await;
     let rules = json!({ "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] });
-    intercept(&scenario, "mutated", rules).await;
+    intercept(&scenario, MUTATING, review, rules).await;
     // A new webhook takes effect after a moment.
     let probe = serde_json::from_value(pod("probe")).unwrap();
     let dry_run = PostParams {
@@ -109,7 +116,7 @@ async fn what_a_policy_removes_at_admission_is_named_once_and_its_children_are_k
     let scenario = Scenario::new("mutated-marks").await;
     let rules =
         json!({ "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"] });
-    intercept(&scenario, "mutated-marks", rules).await;
+    intercept(&scenario, MUTATING, review, rules).await;
     let map = |name: &str, text: &str| {
         let mut map = config_map(name, text);
         map["data"]["dropped"] = "x".into();

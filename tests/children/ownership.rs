@@ -3,6 +3,7 @@
 use crate::support::prelude::*;
 
 const CLAIM: &str = "v1/PersistentVolumeClaim";
+const CLAIMS: &str = "{apiVersion: v1, kind: PersistentVolumeClaim}";
 
 fn children(children: &[Value]) -> Value {
     json!({"response": {"children": children, "status": {"names": "$names"}}})
@@ -124,6 +125,92 @@ async fn claims_are_deleted_where_the_configuration_requires_it() {
     scenario.until_gone(CLAIM, "c-1").await;
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(CLAIM, "c-0").await;
+}
+
+fn on_removal(word: &str, mut child: Value) -> Value {
+    child["metadata"]["annotations"] = json!({ "operator-host.dev/on-removal": word });
+    child
+}
+
+#[tokio::test]
+async fn a_child_stays_or_goes_as_it_says_itself() {
+    let (scenario, _host) = puppets("on-removal", "").await;
+    let maps = [
+        on_removal("retain", config_map("retained", "")),
+        on_removal("orphan", config_map("orphan", "")),
+        on_removal("delete", config_map("deleted", "")),
+        config_map("plain", ""),
+    ];
+    scenario.ready_wants("p", &maps).await;
+    let uids = async || {
+        let (retained, orphan) = (
+            scenario.get(CONFIG_MAP, "retained").await,
+            scenario.get(CONFIG_MAP, "orphan").await,
+        );
+        [retained, orphan].map(|map| map.expect("it stays").uid())
+    };
+    let before = uids().await;
+    // It is no longer wanted, and wanted again: by the same parent, both are taken up.
+    scenario.wants("p", &[]).await;
+    scenario.until_gone(CONFIG_MAP, "deleted").await;
+    scenario.until_gone(CONFIG_MAP, "plain").await;
+    assert_eq!(uids().await, before);
+    scenario.ready_wants("p", &maps).await;
+    assert_eq!(uids().await, before);
+
+    // A wrong word changes nothing.
+    let mut wrong = maps.clone();
+    wrong[0] = on_removal("retian", config_map("retained", "new"));
+    scenario.wants("p", &wrong[..1]).await;
+    let says = "ChildRefused: ConfigMap on-removal/retained … \"retian\" … did you mean `retain`?";
+    scenario.until_stalled("p", says).await;
+    assert_eq!(scenario.text_of("retained").await, "");
+    assert!(scenario.get(CONFIG_MAP, "plain").await.is_some());
+
+    // The parent goes, and one of its name takes up what is retained, and not the orphan.
+    scenario.ready_wants("p", &maps).await;
+    scenario.remove(PUPPET, "p").await;
+    scenario.until_gone(CONFIG_MAP, "deleted").await;
+    scenario.until_gone(CONFIG_MAP, "plain").await;
+    assert_eq!(uids().await, before);
+    scenario.ready_wants("p", &maps[..1]).await;
+    scenario.wants("p", &maps[..2]).await;
+    scenario.until_stalled("p", "ChildRefused: orphan").await;
+    assert_eq!(uids().await, before);
+
+    // Without the word it goes with the parent again.
+    scenario.ready_wants("p", &[config_map("retained", "")]).await;
+    scenario.wants("p", &[]).await;
+    scenario.until_gone(CONFIG_MAP, "retained").await;
+}
+
+#[tokio::test]
+async fn a_single_claim_is_retained_and_used_again_and_none_is_deleted_that_the_configuration_retains() {
+    let scenario = Scenario::new("on-removal-claims").await;
+    let host = scenario.start(&controller("puppet.wasm", &format!("children: [{CLAIMS}]")));
+    scenario.ready_with("p", children(&[claim("a")])).await;
+    scenario.wants("p", &[on_removal("delete", claim("a"))]).await;
+    scenario
+        .until_stalled(
+            "p",
+            "ChildRefused: PersistentVolumeClaim on-removal-claims/a … set `onRemoval: delete`",
+        )
+        .await;
+    assert!(host.stop().await.success());
+
+    let kinds = format!("children: [{}]", CLAIMS.replace('}', ", onRemoval: delete}"));
+    let _host = scenario.start(&controller("puppet.wasm", &kinds));
+    let claims = [on_removal("retain", claim("a")), claim("b")];
+    scenario.ready_wants("p", &claims).await;
+    let uid = scenario.get(CLAIM, "a").await.unwrap().uid();
+    scenario.remove(PUPPET, "p").await;
+    scenario.until_gone(CLAIM, "b").await;
+    scenario.ready_wants("p", &claims).await;
+    assert_eq!(scenario.get(CLAIM, "a").await.unwrap().uid(), uid);
+    scenario.wants("p", &[]).await;
+    scenario.until_gone(CLAIM, "b").await;
+    scenario.until_ready("p").await;
+    assert_eq!(scenario.get(CLAIM, "a").await.unwrap().uid(), uid);
 }
 
 #[tokio::test]

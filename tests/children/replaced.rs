@@ -2,6 +2,8 @@
 
 use crate::support::prelude::*;
 
+use super::mutated::intercept;
+
 const JOB: &str = "batch/v1/Job";
 const QUOTA: &str = "v1/ResourceQuota";
 const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: batch/v1, kind: Job}]";
@@ -20,6 +22,10 @@ fn fixed(name: &str, text: &str) -> Value {
     let mut child = config_map(name, text);
     child["immutable"] = true.into();
     child
+}
+
+fn is_going(object: &DynamicObject) -> bool {
+    object.metadata.deletion_timestamp.is_some()
 }
 
 fn job(image: &str, restart: &str) -> Value {
@@ -81,7 +87,6 @@ async fn a_child_with_an_immutable_field_is_deleted_and_created_again_in_its_ord
     scenario
         .wants("p", &[replaceable(fixed("fixed", "2")), last("2")])
         .await;
-    let is_going = |map: &DynamicObject| map.metadata.deletion_timestamp.is_some();
     scenario.until(CONFIG_MAP, "fixed", "going", is_going).await;
     scenario.until_told("p", "Reconciling=True WaitingForChild").await;
     assert_eq!(scenario.text_of("last").await, "1");
@@ -116,7 +121,6 @@ async fn a_host_that_is_killed_after_the_deletion_creates_the_child_once() {
         )
         .await;
     scenario.wants("p", &[replaceable(fixed("fixed", "2"))]).await;
-    let is_going = |map: &DynamicObject| map.metadata.deletion_timestamp.is_some();
     scenario.until(CONFIG_MAP, "fixed", "going", is_going).await;
     host.kill();
     scenario
@@ -187,4 +191,99 @@ async fn a_refusal_of_another_kind_deletes_nothing() {
         |job: &DynamicObject| job.data["spec"]["template"]["spec"]["containers"][0]["image"] == "job:2";
     scenario.until(JOB, "job", "the new one", is_new).await;
     assert_ne!(uid(&scenario, JOB, "job").await, job_before);
+}
+
+/// Denies with the words of the API server about an immutable field.
+async fn deny(review: Value) -> Value {
+    let is_denied = review["request"]["object"]["data"]["text"] == "denied";
+    json!({ "allowed": !is_denied, "status": { "message": "data: Forbidden: field is immutable", "code": 422 } })
+}
+
+#[tokio::test]
+async fn what_a_webhook_denies_is_not_deleted() {
+    let (scenario, _host) = puppets("replaced-denied", CHILDREN).await;
+    let kind = "ValidatingWebhookConfiguration";
+    let rules =
+        json!({ "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"] });
+    intercept(&scenario, kind, deny, rules).await;
+    let probe = serde_json::from_value(config_map("probe", "denied")).unwrap();
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let is_denied = async || scenario.api(CONFIG_MAP).create(&dry_run, &probe).await.is_err();
+    until_true("the webhook takes effect", is_denied).await;
+
+    let both = |text: &str| {
+        [
+            replaceable(config_map("open", text)),
+            replaceable(fixed("fixed", text)),
+        ]
+    };
+    scenario.ready_wants("p", &both("1")).await;
+    let (open, fixed) = (
+        uid(&scenario, CONFIG_MAP, "open").await,
+        uid(&scenario, CONFIG_MAP, "fixed").await,
+    );
+    // The change of one is denied, and so is the creation of the other in place of the one that cannot change.
+    scenario.wants("p", &both("denied")).await;
+    let says = "Reconciling=True ApplyFailed: ConfigMap replaced-denied/open … denied the request … \
+         ConfigMap replaced-denied/fixed … it is not replaced, because … denied the request";
+    scenario.until_told("p", says).await;
+    assert_eq!(uid(&scenario, CONFIG_MAP, "open").await, open);
+    assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, fixed);
+    let writes = scenario.all_writes(cluster().await).await;
+    let of_maps = writes_to(&writes, "configmaps");
+    assert!(
+        !of_maps.iter().any(|did| did.starts_with("delete")),
+        "{of_maps:?}"
+    );
+    scenario
+        .delete(
+            &format!("admissionregistration.k8s.io/v1/{kind}"),
+            "replaced-denied",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn a_child_is_created_again_when_what_it_owns_is_gone_if_the_plugin_says_so() {
+    let (scenario, _host) = puppets("replaced-foreground", CHILDREN).await;
+    for (words, waits) in [("replace", false), ("replace,foreground", true)] {
+        let child = |text: &str| says(fixed("fixed", text), json!({ "operator-host.dev/update": words }));
+        scenario.ready_wants("p", &[child("1")]).await;
+        let before = uid(&scenario, CONFIG_MAP, "fixed").await;
+        let owner = json!([{
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "fixed", "uid": before, "blockOwnerDeletion": true,
+        }]);
+        let mut owned = config_map("owned", "");
+        owned["metadata"]["ownerReferences"] = owner;
+        owned["metadata"]["finalizers"] = json!(["test/hold"]);
+        scenario.apply(&owned.to_string()).await;
+        scenario.wants("p", &[child("2")]).await;
+        scenario.until(CONFIG_MAP, "owned", "going", is_going).await;
+        let release = async || {
+            scenario
+                .patch(CONFIG_MAP, "owned", json!({ "metadata": { "finalizers": null } }))
+                .await;
+            scenario.until_gone(CONFIG_MAP, "owned").await;
+        };
+        if waits {
+            scenario
+                .until_told(
+                    "p",
+                    "Reconciling=True WaitingForChild: ConfigMap replaced-foreground/fixed",
+                )
+                .await;
+            assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, before);
+            release().await;
+        }
+        scenario.until_text("fixed", "2").await;
+        scenario.until_ready("p").await;
+        if !waits {
+            release().await;
+        }
+        scenario.wants("p", &[]).await;
+        scenario.until_gone(CONFIG_MAP, "fixed").await;
+    }
 }

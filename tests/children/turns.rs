@@ -131,6 +131,26 @@ async fn a_newer_answer_begins_with_the_pod_that_never_became_ready() {
     scenario.until_ready("p").await;
 }
 
+#[tokio::test]
+async fn a_rollout_goes_on_after_a_restart_and_without_the_pod_that_it_waited_for() {
+    let (scenario, host) = puppets("turns-down", CHILDREN).await;
+    three_ready(&scenario).await;
+    scenario.wants("p", &pods("2", &["a", "b", "c"])).await;
+    until_values(&scenario, &[("a", "2"), ("b", "1"), ("c", "1")]).await;
+    host.kill();
+    let host = scenario.start_named("second", &scenario.config(&controller("puppet.wasm", CHILDREN)));
+    host.until_reconciles("turns-down/p", 1).await;
+    until_values(&scenario, &[("a", "2"), ("b", "1"), ("c", "1")]).await;
+    // Scaled down in the midst, to those that are not the broken one.
+    scenario.wants("p", &pods("2", &["b", "c"])).await;
+    until_values(&scenario, &[("b", "2"), ("c", "1")]).await;
+    // And back to what the others are still like: that one is changed back, and nothing else.
+    scenario.wants("p", &pods("1", &["b", "c"])).await;
+    until_values(&scenario, &[("b", "1"), ("c", "1")]).await;
+    set_ready(&scenario, "b", true).await;
+    scenario.until_ready("p").await;
+}
+
 /// Returns the ConfigMaps that were changed, in the order of the writes.
 async fn changed(scenario: &Scenario) -> Vec<String> {
     let writes = scenario.all_writes(cluster().await).await;

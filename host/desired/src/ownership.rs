@@ -70,10 +70,14 @@ pub fn retains(
     object: &DynamicObject,
 ) -> bool {
     let generated = proof.holds(scope.parent, parent, object);
+    removal(scope, generated, object) == Some(Removal::Retain) && is_left(scope, parent, object)
+}
+
+/// Reports whether an object has no controller, and has been a child of this parent, as far as its marks tell.
+pub(super) fn is_left(scope: Scope<'_>, parent: &DynamicObject, object: &DynamicObject) -> bool {
     // A later parent of the name is a stranger to an orphan.
     let is_orphan = annotation(object, ON_REMOVAL_ANNOTATION) == Some(ORPHAN);
-    removal(scope, generated, object) == Some(Removal::Retain)
-        && (!is_orphan || made_at(parent, object).is_some())
+    (!is_orphan || made_at(parent, object).is_some())
         && controller_of(object).is_none()
         && is_ours(scope, object)
         && annotation(object, PARENT_ANNOTATION) == Some(&NamespacedName::of(parent).to_string())

@@ -19,7 +19,7 @@ use super::generated;
 use super::left_fields;
 use super::names;
 use super::order;
-use super::ownership::{home, retains};
+use super::ownership::{home, is_left, retains};
 pub use super::planned::{Desired, DesiredSecret, Plan};
 use super::provenance::{ACCEPT_ANNOTATION, PROOF_ANNOTATION, SecretProof, is_accepted};
 pub use super::refusal::{Cause, Refusal};
@@ -279,7 +279,7 @@ impl Policy<'_> {
                 removal = self.scope.rules.generated;
             }
             None => {
-                self.check_existing(&key)?;
+                self.check_existing(&key, removal)?;
                 // What the host generated is retained as such, also when the plugin no longer asks for the values.
                 let is_generated =
                     |secret: Arc<DynamicObject>| self.proof.holds(self.scope.parent, self.parent, &secret);
@@ -476,7 +476,7 @@ impl Policy<'_> {
     /// replaced and never treated as the host's own, with or without adoption.
     fn check_generated(&self, key: &ChildRef, existing: &DynamicObject) -> Result<(), Refusal> {
         if label(existing, GENERATED_LABEL).is_none() {
-            self.check_existing(key)?;
+            self.check_existing(key, Removal::Delete)?;
             let problem = "it exists and the host did not generate it; delete or rename it, or let the plugin use it as it is";
             return Err(bad_secret(key, problem));
         }
@@ -498,7 +498,7 @@ impl Policy<'_> {
         match controller_of(existing) {
             // A retained Secret, whatever is configured now.
             None => Ok(()),
-            Some(_) => self.check_existing(key),
+            Some(_) => self.check_existing(key, Removal::Delete),
         }
     }
 
@@ -595,11 +595,12 @@ impl Policy<'_> {
         }
     }
 
-    fn check_existing(&self, key: &ChildRef) -> Result<(), Refusal> {
+    /// `removal` is what is to become of it: what stays without an owner need not have been retained before.
+    fn check_existing(&self, key: &ChildRef, removal: Removal) -> Result<(), Refusal> {
         let Some(existing) = (self.existing)(key) else {
             return Ok(());
         };
-        self.check_owner(key, &existing)?;
+        self.check_owner(key, removal, &existing)?;
         // Without the part that was not read, it can be neither compared nor changed. The caches keep only children
         // whole.
         let is_child = maker(&existing).is_some();
@@ -612,7 +613,7 @@ impl Policy<'_> {
         }
     }
 
-    fn check_owner(&self, key: &ChildRef, existing: &DynamicObject) -> Result<(), Refusal> {
+    fn check_owner(&self, key: &ChildRef, removal: Removal, existing: &DynamicObject) -> Result<(), Refusal> {
         let obstacle = |problem: String| {
             let refusal = Refusal::new(key.to_string(), problem);
             Err(refusal.because(Cause::Obstacle).about(key))
@@ -639,7 +640,8 @@ impl Policy<'_> {
             let kind = kind_in_words(group_of(&owner.api_version), &owner.kind);
             return owned_by(&format!("{kind} {}", owner.name));
         }
-        if retains(self.scope, self.proof, self.parent, existing) {
+        let stays = removal == Removal::Retain && is_left(self.scope, self.parent, existing);
+        if stays || retains(self.scope, self.proof, self.parent, existing) {
             return Ok(());
         }
         let controller = self.scope.controller;

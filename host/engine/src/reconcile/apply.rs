@@ -41,6 +41,7 @@ use operator_host_desired::left_fields;
 use operator_host_desired::order::{Order, Waiting};
 use operator_host_desired::ownership::{owns, retains};
 use operator_host_desired::plan::{Desired, Plan};
+use operator_host_desired::readiness::unready;
 
 /// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
 const MAX_PATH: usize = 256;
@@ -175,7 +176,10 @@ async fn apply_one(
 ) -> Result<ApplyOutcome, ApiError> {
     let drift = live.and_then(|live| drift_of(run, parent, desired, live));
     let may_apply = match live.is_some() && drift.is_none() {
-        true => Err(ApplyOutcome::Unchanged),
+        true => {
+            let again = live.and_then(|live| comes_again(run, parent, desired, &live.object));
+            Err(again.unwrap_or(ApplyOutcome::Unchanged))
+        }
         // What others changed is restored at once.
         false => match turns.get(&desired.key) {
             Some(why) if !is_terminating(parent) => Err(ApplyOutcome::Turn(why.clone())),
@@ -240,6 +244,21 @@ fn may_apply<'a>(
         let why = format!("{} waits until the cluster serves {kind}", desired.key);
         ApplyOutcome::Waiting(Waiting { kind, why })
     })
+}
+
+/// Returns the outcome for a child that is being deleted, and is to be created again with a change: it is not as wanted yet, and
+/// nothing goes that it may replace.
+fn comes_again(
+    run: &Run<'_>,
+    parent: &DynamicObject,
+    desired: &Desired,
+    live: &DynamicObject,
+) -> Option<ApplyOutcome> {
+    let waits = is_terminating(live) && !is_correction(desired, live) && !is_terminating(parent);
+    let why = unready(live).filter(|_| waits && owns(run.config.scope(), parent, live))?;
+    let (key, kind) = (&desired.key, desired.key.kind.clone());
+    let why = format!("{key} is created again when it is gone: {why}");
+    Some(ApplyOutcome::Waiting(Waiting { kind, why }))
 }
 
 /// Reports whether an object was last applied with what is wanted now, so that others must have changed it.
