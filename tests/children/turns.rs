@@ -167,9 +167,9 @@ async fn changed(scenario: &Scenario) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn fifty_children_are_changed_one_after_the_other_the_last_first_while_another_kind_waits() {
-    let (scenario, _host) = puppets("turns-fifty", CHILDREN).await;
-    let names: Vec<_> = (0..50).map(|at| format!("m{at}")).collect();
+async fn eighty_children_are_changed_one_after_the_other_the_last_first_while_another_kind_waits() {
+    let (scenario, host) = puppets("turns-eighty", CHILDREN).await;
+    let names: Vec<_> = (0..80).map(|at| format!("m{at}")).collect();
     let all = |text: &str| {
         let maps = names
             .iter()
@@ -186,6 +186,22 @@ async fn fifty_children_are_changed_one_after_the_other_the_last_first_while_ano
     until_values(&scenario, &[("a", "2"), ("b", "1")]).await;
     let expected: Vec<_> = names.iter().rev().cloned().collect();
     assert_eq!(changed(&scenario).await, expected);
+    // So are those that are replaced, of which each is deleted and created.
+    let fixed = |text: &str| {
+        let maps = names[..40]
+            .iter()
+            .map(|name| says(config_map(&format!("fixed-{name}"), text), "one,replace"));
+        maps.map(|mut map| {
+            map["immutable"] = true.into();
+            map
+        })
+        .collect::<Vec<_>>()
+    };
+    scenario.ready_wants("q", &fixed("1")).await;
+    scenario.ready_wants("q", &fixed("2")).await;
+    scenario.until_text("fixed-m39", "2").await;
+    // Regression: after so many iterations the plugin was reported to change its answer each time.
+    assert!(!host.log().contains("did not settle"), "{}", host.log());
 }
 
 #[tokio::test]

@@ -400,6 +400,7 @@ impl History {
         for event in self.writes() {
             let code = event.response_status.as_ref().map(|status| status.code);
             if code == Some(201)
+                && !event.request_uri.contains("dryRun")
                 && let Some(kind) = Kind::of_plural(&object(event).resource)
                 && object(event).subresource.is_empty()
             {

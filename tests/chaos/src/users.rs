@@ -266,7 +266,9 @@ impl User {
         // Another version of MySQL replaces each pod.
         let replaced = sample == Sample::MySql && before != parent.version;
         for key in possible(sample, &name) {
-            if !wanted.iter().any(|wanted| wanted.key == key) || (replaced && key.0 == Kind::Pod) {
+            let is_replaced =
+                (replaced && key.0 == Kind::Pod) || (sample == Sample::Puppet && is_immutable(&key.1));
+            if is_replaced || !wanted.iter().any(|wanted| wanted.key == key) {
                 self.reasons.add(key);
             }
         }
@@ -392,10 +394,25 @@ impl Parent {
     }
 }
 
+/// How the first children of a puppet are changed. Those that are replaced are immutable.
+const UPDATES: [&str; 4] = ["one", "one", "one,replace,last-first", "one,replace,foreground"];
+
+/// Reports whether a child of a puppet is replaced when it changes.
+fn is_immutable(name: &str) -> bool {
+    let number = name.rsplit('-').next().and_then(|number| number.parse().ok());
+    let update = number.and_then(|number: usize| UPDATES.get(number));
+    update.is_some_and(|update| update.contains("replace"))
+}
+
 fn puppet_child(puppet: &str, number: u64, text: &str) -> Value {
+    let name = format!("{puppet}-{number}");
+    let update = usize::try_from(number)
+        .ok()
+        .and_then(|number| UPDATES.get(number));
+    let annotations = update.map(|update| json!({ "operator-host.dev/update": update }));
     json!({
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": format!("{puppet}-{number}") }, "data": { "text": text },
+        "apiVersion": "v1", "kind": "ConfigMap", "immutable": is_immutable(&name),
+        "metadata": { "name": name, "annotations": annotations }, "data": { "text": text },
     })
 }
 

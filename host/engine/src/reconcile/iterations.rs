@@ -2,9 +2,10 @@
 
 use super::outcome::Changes;
 
-/// Maximum number of iterations of a reconcile that change no child for the first time.
+/// Maximum number of iterations of a reconcile that create, change or delete no child for the first time.
 const MAX_REPEATS: usize = 4;
-/// Maximum number of iterations of a reconcile, even if each of them changes another child.
+/// Maximum number of iterations of a reconcile, even if each of them changes another child, besides those for children that take
+/// turns.
 const MAX_STEPS: usize = 64;
 
 /// Distinguishes a plugin that makes progress, one child after the other, from one that changes its mind each time.
@@ -13,6 +14,8 @@ pub(super) struct Iterations {
     calls: usize,
     repeats: usize,
     touched: usize,
+    /// How many children of the last answer take turns: each of them is changed, or deleted and created, in iterations of its own.
+    pub(super) turns: usize,
 }
 
 impl Iterations {
@@ -24,7 +27,7 @@ impl Iterations {
             self.repeats += 1;
         }
         self.touched = touched;
-        let is_allowed = self.calls < MAX_STEPS && self.repeats < MAX_REPEATS;
+        let is_allowed = self.calls < MAX_STEPS + 2 * self.turns && self.repeats < MAX_REPEATS;
         self.calls += usize::from(is_allowed);
         is_allowed
     }
@@ -75,5 +78,14 @@ mod tests {
     fn a_plugin_that_makes_something_new_each_time_is_stopped_in_the_end() {
         let endless = |round: usize, changes: &mut Changes| changes.created.push(child(&round.to_string()));
         assert_eq!(rounds(endless), MAX_STEPS);
+        let mut many = Iterations {
+            turns: 100,
+            ..Iterations::default()
+        };
+        let mut changes = Changes::default();
+        while many.begin_next(&changes) {
+            endless(many.calls(), &mut changes);
+        }
+        assert_eq!(many.calls(), MAX_STEPS + 200);
     }
 }

@@ -100,10 +100,12 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Returns how many different children were changed.
+    /// Returns how many different children were created, changed and deleted. One that is replaced counts twice.
     pub(super) fn touched(&self) -> usize {
-        let all = self.created.iter().chain(&self.updated).chain(&self.deleted);
-        all.collect::<HashSet<_>>().len()
+        let all = [&self.created, &self.updated, &self.deleted];
+        all.map(|some| some.iter().collect::<HashSet<_>>().len())
+            .iter()
+            .sum()
     }
 
     /// Returns how many children were created or updated, each as often as it was.

@@ -71,6 +71,8 @@ pub(super) async fn settle(
             }
             Err(Stop::Error(error)) => return Err(error),
         };
+        let desired = realized.plan.desired.iter();
+        iterations.turns = desired.filter(|child| child.update.one.is_some()).count();
         // Whole, so that a new field is not forgotten.
         let Response {
             done,
