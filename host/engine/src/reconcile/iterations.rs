@@ -2,7 +2,7 @@
 
 use super::outcome::Changes;
 
-/// Maximum number of iterations of a reconcile that create, change or delete no child for the first time.
+/// Maximum number of iterations of a reconcile that write or delete no child for the first time.
 const MAX_REPEATS: usize = 4;
 /// Maximum number of iterations of a reconcile, even if each of them changes another child, besides those for children that take
 /// turns.

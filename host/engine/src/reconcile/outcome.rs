@@ -100,12 +100,10 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Returns how many different children were created, changed and deleted. One that is replaced counts twice.
+    /// Returns how many different children were written, and how many deleted. One that is replaced counts twice.
     pub(super) fn touched(&self) -> usize {
-        let all = [&self.created, &self.updated, &self.deleted];
-        all.map(|some| some.iter().collect::<HashSet<_>>().len())
-            .iter()
-            .sum()
+        let written: HashSet<_> = self.created.iter().chain(&self.updated).collect();
+        written.len() + self.deleted.iter().collect::<HashSet<_>>().len()
     }
 
     /// Returns how many children were created or updated, each as often as it was.
