@@ -4,7 +4,7 @@
 //! `/proc` and from the API server's metrics what that cost. It prints a table for `host/docs/reference/scale.md`.
 //!
 //! Modules in reading order: `stage` the control plane and the measured processes, `plugins` copies of Echo, `echoes`
-//! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit` and `soak`; `native` the other
+//! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit`, `reads` and `soak`; `native` the other
 //! operator; `stats` computes, `report` prints.
 
 mod controllers;
@@ -15,6 +15,7 @@ mod foreign;
 mod native;
 mod parents;
 mod plugins;
+mod reads;
 mod report;
 mod soak;
 mod stage;
@@ -86,6 +87,9 @@ struct Measure {
     /// Number of parents that are resynced while others are edited
     #[arg(long, default_value_t = 5000)]
     resynced: usize,
+    /// Numbers of namespaces that a parent reads
+    #[arg(long, value_delimiter = ',', default_value = "1,10,100")]
+    read: Vec<usize>,
 }
 
 #[derive(Args)]
@@ -110,6 +114,8 @@ enum Part {
     Foreign,
     /// Latency of an edit during a resync
     Edit,
+    /// A parent that reads objects of many namespaces
+    Reads,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -140,6 +146,7 @@ async fn run(measure: Measure) -> anyhow::Result<ExitCode> {
             Part::Together => together::run(&measure).await?,
             Part::Foreign => foreign::run(&measure).await?,
             Part::Edit => edit::run(&measure).await?,
+            Part::Reads => reads::run(&measure).await?,
         };
         println!("{part:?}\n\n{table}");
     }
