@@ -12,7 +12,7 @@ chaos = --host $(target)/debug/operator-host --plugins plugins/target/plugins --
     --crds manifests/crds --crds tests/fixtures/puppet/crds.yaml
 
 # The samples whose tool-chains `make run` does without.
-languages = echo-js reloader echo-python echo-zig echo-assemblyscript
+languages = echo-js reloader echo-python echo-zig echo-assemblyscript rabbitmq
 
 # Cargo with the options of a release, in a folder of its own.
 release = CARGO_TARGET_DIR=$(abspath $(target))/released host/release/cargo.sh
@@ -96,7 +96,7 @@ docs: ## Build the documentation as a site, target/book/index.html
 
 crds: ## Regenerate manifests/crds from the program and the sample plugins
 	cargo build --workspace --quiet
-	plugins/build.sh
+	plugins/build.sh; plugins/build.sh rabbitmq
 	mkdir -p manifests/helm/crds
 	$(target)/debug/operator-host schema controller > manifests/crds/controllers.operator-host.dev.yaml
 	$(target)/debug/operator-host schema external > manifests/crds/externals.operator-host.dev.yaml
@@ -107,6 +107,7 @@ crds: ## Regenerate manifests/crds from the program and the sample plugins
 	$(target)/debug/operator-host crd plugins/target/plugins/myapp.wasm > manifests/crds/myapps.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/mysql.wasm \
 	    > manifests/crds/mysqlclusters.database.example.com.yaml
+	$(target)/debug/operator-host crd plugins/target/plugins/rabbitmq.wasm > manifests/crds/rabbitusers.messaging.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/webapp.wasm > manifests/crds/webapps.apps.example.com.yaml
 
 contract: ## Regenerate what follows from the contract: JSON Schemas, records of SDKs, and the WIT and the bindings beside them

@@ -126,6 +126,11 @@ samples() {
     else
         say "leaving out hello, which is in Go: there is none on this machine. \`plugins/build.sh hello\` fetches one, and a host that runs takes the plugin up"
     fi
+    if [[ -x /usr/sbin/rabbitmq-server ]] && "$plugins/python.sh" >/dev/null; then
+        echo rabbitmq
+    else
+        say "leaving out rabbitmq, which needs a RabbitMQ on this machine: see plugins/rabbitmq/README.md"
+    fi
 }
 
 build_go() {

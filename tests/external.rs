@@ -3,6 +3,7 @@
 mod hostile;
 mod lifecycle;
 mod powerdns;
+mod rabbitmq;
 mod replicas;
 mod secrets;
 mod server;

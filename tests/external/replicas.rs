@@ -12,40 +12,19 @@ async fn a_process_that_is_killed_after_any_step_sends_nothing_twice() {
     for step in 1..=4 {
         let name = format!("www-{step}");
         let path = format!("/{name}");
-        let of = |lines: Vec<String>| lines.into_iter().filter(|line| line.ends_with(&path)).count();
         let process = scenario.start_egress("egress", &file);
         process.until_log("ready to carry out").await;
         let object = external(&name, &json!({"ttl": step}));
-        if step == 4 {
+        let act = async {
             scenario.external(&object).await;
-            scenario.until_matches(&name).await;
-            server.answers(false);
-            scenario.delete(EXTERNAL, &name).await;
-        } else {
-            server.answers(step == 1);
-            let holder = server.clone();
-            let counted = path.clone();
-            // The answers before this step come.
-            let gate = tokio::spawn(async move {
-                loop {
-                    let count = holder
-                        .lines()
-                        .iter()
-                        .filter(|line| line.ends_with(&counted))
-                        .count();
-                    holder.answers(count < step);
-                    if count >= step {
-                        return;
-                    }
-                    tokio::task::yield_now().await;
-                }
-            });
-            scenario.external(&object).await;
-            gate.await.unwrap();
-        }
-        until_true("the request is there", async || of(server.lines()) >= step.min(4)).await;
+            if step == 4 {
+                scenario.until_matches(&name).await;
+                scenario.delete(EXTERNAL, &name).await;
+            }
+        };
+        server.hold(&path, step, act).await;
         process.kill();
-        server.answers(true);
+        server.release();
         let process = scenario.start_egress("egress", &file);
         if step == 4 {
             scenario.until_gone(EXTERNAL, &name).await;

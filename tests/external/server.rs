@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use http_body_util::Full;
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -35,6 +37,16 @@ pub struct Inner {
     pub etags: bool,
     /// Whether it takes what it is sent and forgets it.
     pub forgets: bool,
+    /// The port of the server to ask instead.
+    pub before: Option<u16>,
+    /// Of the requests with this text, only the first so many are answered.
+    held: Option<(String, usize)>,
+}
+
+impl Inner {
+    fn count(&self, text: &str) -> usize {
+        self.received.iter().filter(|it| it.line.contains(text)).count()
+    }
 }
 
 #[derive(Clone)]
@@ -85,6 +97,22 @@ impl Server {
 
     pub fn answers(&self, answers: bool) {
         self.answers.send_replace(answers);
+    }
+
+    /// Answers one request less than so many of those with this text, and waits for the last: it is carried out, and its
+    /// answer never comes.
+    pub async fn hold(&self, text: &str, count: usize, act: impl Future<Output = ()>) {
+        self.with(|inner| inner.held = Some((text.to_owned(), count)));
+        act.await;
+        until_true("the request is there", async || {
+            self.with(|inner| inner.count(text) >= count)
+        })
+        .await;
+    }
+
+    /// Answers again.
+    pub fn release(&self) {
+        self.with(|inner| inner.held = None);
     }
 
     /// Returns the entry of an endpoint for a namespace; `more` are further fields.
@@ -167,54 +195,88 @@ async fn answer(
         .as_str()
         .trim_start_matches("/api")
         .to_owned();
-    let text = String::from_utf8_lossy(&body).into_owned();
-    let answer = server.with(|inner| {
-        let token = headers.get("x-token").and_then(|value| value.to_str().ok());
+    let line = format!("{method} {path}");
+    let (is_held, before) = server.with(|inner| {
         inner.received.push(Received {
-            line: format!("{method} {path}"),
+            line: line.clone(),
             headers: headers.clone(),
         });
-        if let Some((code, headers)) = &inner.refuse {
-            let headers: HeaderMap = headers
-                .iter()
-                .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
-                .collect();
-            return (StatusCode::from_u16(*code).unwrap(), headers, "hunter2: not now").into_response();
-        }
-        if inner.token.is_some() && inner.token.as_deref() != token {
-            return StatusCode::UNAUTHORIZED.into_response();
-        }
-        let value = || serde_json::from_str::<Value>(&text).unwrap_or_default();
-        match method {
-            Method::GET => {
-                let Some(found) = inner.resources.get(&path) else {
-                    return StatusCode::NOT_FOUND.into_response();
-                };
-                let tag = format!("\"{:x}\"", found.to_string().len());
-                if inner.etags && headers.get("if-none-match").is_some_and(|known| *known == tag) {
-                    return StatusCode::NOT_MODIFIED.into_response();
-                }
-                let mut headers = HeaderMap::new();
-                if inner.etags {
-                    headers.insert("etag", tag.parse().unwrap());
-                }
-                (headers, found.to_string()).into_response()
-            }
-            Method::DELETE => match inner.resources.remove(&path) {
-                Some(_) => StatusCode::NO_CONTENT.into_response(),
-                None => StatusCode::NOT_FOUND.into_response(),
-            },
-            _ => {
-                if !inner.forgets {
-                    inner.resources.insert(path, value());
-                }
-                StatusCode::CREATED.into_response()
-            }
-        }
+        let is_held = |(text, count): &(String, usize)| line.contains(text) && inner.count(text) >= *count;
+        (inner.held.as_ref().is_some_and(is_held), inner.before)
     });
+    let answer = match before {
+        Some(port) => forward(port, &method, &uri, &headers, body).await,
+        None => server.own(&method, path, &headers, &body),
+    };
+    if is_held {
+        std::future::pending::<()>().await;
+    }
     let mut answers = server.answers.subscribe();
     let _ = answers.wait_for(|answers| *answers).await;
     answer
+}
+
+/// Asks another server the same.
+async fn forward(port: u16, method: &Method, uri: &Uri, headers: &HeaderMap, body: Bytes) -> Response {
+    let mut request = axum::http::Request::new(Full::new(body));
+    (*request.method_mut(), *request.uri_mut()) = (method.clone(), uri.clone());
+    *request.headers_mut() = headers.clone();
+    let answer = async {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        anyhow::Ok(sender.send_request(request).await?)
+    };
+    match answer.await {
+        Ok(answer) => answer.map(Body::new),
+        Err(_) => StatusCode::BAD_GATEWAY.into_response(),
+    }
+}
+
+impl Server {
+    fn own(&self, method: &Method, path: String, headers: &HeaderMap, body: &Bytes) -> Response {
+        let text = String::from_utf8_lossy(body).into_owned();
+        self.with(|inner| {
+            let token = headers.get("x-token").and_then(|value| value.to_str().ok());
+            if let Some((code, headers)) = &inner.refuse {
+                let headers: HeaderMap = headers
+                    .iter()
+                    .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+                    .collect();
+                return (StatusCode::from_u16(*code).unwrap(), headers, "hunter2: not now").into_response();
+            }
+            if inner.token.is_some() && inner.token.as_deref() != token {
+                return StatusCode::UNAUTHORIZED.into_response();
+            }
+            let value = || serde_json::from_str::<Value>(&text).unwrap_or_default();
+            match *method {
+                Method::GET => {
+                    let Some(found) = inner.resources.get(&path) else {
+                        return StatusCode::NOT_FOUND.into_response();
+                    };
+                    let tag = format!("\"{:x}\"", found.to_string().len());
+                    if inner.etags && headers.get("if-none-match").is_some_and(|known| *known == tag) {
+                        return StatusCode::NOT_MODIFIED.into_response();
+                    }
+                    let mut headers = HeaderMap::new();
+                    if inner.etags {
+                        headers.insert("etag", tag.parse().unwrap());
+                    }
+                    (headers, found.to_string()).into_response()
+                }
+                Method::DELETE => match inner.resources.remove(&path) {
+                    Some(_) => StatusCode::NO_CONTENT.into_response(),
+                    None => StatusCode::NOT_FOUND.into_response(),
+                },
+                _ => {
+                    if !inner.forgets {
+                        inner.resources.insert(path, value());
+                    }
+                    StatusCode::CREATED.into_response()
+                }
+            }
+        })
+    }
 }
 
 /// A server that answers every request with these bytes, again and again with a pause if one is given; with none, never.

@@ -11,6 +11,7 @@ fn the_committed_definitions_are_what_the_plugins_print() {
         ("hello", "helloes.fraim.co.jp"),
         ("mysql", "mysqlclusters.database.example.com"),
         ("myapp", "myapps.example.com"),
+        ("rabbitmq", "rabbitusers.messaging.example.com"),
         ("webapp", "webapps.apps.example.com"),
     ] {
         let printed = program(&["crd"]).arg(plugin(name)).prints();

@@ -1,0 +1,1 @@
+../echo-python/operator_plugin.py
