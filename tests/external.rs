@@ -5,5 +5,7 @@ mod lifecycle;
 mod powerdns;
 mod rabbitmq;
 mod replicas;
+mod rights;
 mod secrets;
 mod server;
+mod tls;

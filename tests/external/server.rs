@@ -10,10 +10,12 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::support::prelude::*;
+use crate::telemetry::collector::Certificates;
 
 /// The kind.
 pub const EXTERNAL: &str = "operator-host.dev/v1alpha1/External";
@@ -68,6 +70,37 @@ impl Server {
         let router = Router::new().fallback(answer).with_state(server.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         server
+    }
+
+    /// Starts one on the loopback address of IPv6 that speaks TLS. Returns also how to give it another certificate.
+    pub async fn start_tls(certificates: &Certificates) -> (Self, impl Fn(&Certificates)) {
+        let listener = TcpListener::bind("[::1]:0").await.unwrap();
+        let server = Self {
+            port: listener.local_addr().unwrap().port(),
+            inner: Arc::default(),
+            answers: watch::Sender::new(true),
+        };
+        let router = Router::new().fallback(answer).with_state(server.clone());
+        let current = Arc::new(Mutex::new(certificates.acceptor(None)));
+        let acceptor = Arc::clone(&current);
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let acceptor = current.lock().unwrap().clone();
+                let service = TowerToHyperService::new(router.clone());
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else {
+                        return;
+                    };
+                    let http = hyper::server::conn::http1::Builder::new();
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        let present = move |certificates: &Certificates| {
+            *acceptor.lock().unwrap() = certificates.acceptor(None);
+        };
+        (server, present)
     }
 
     /// Reads or changes its state.

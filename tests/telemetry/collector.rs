@@ -29,11 +29,12 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
-use opentelemetry_proto::tonic::trace::v1::Span;
+pub use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
@@ -52,7 +53,7 @@ impl Certificates {
     pub fn make(folder: &Path) -> Self {
         std::fs::write(
             folder.join("leaf.cnf"),
-            "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
+            "subjectAltName=IP:127.0.0.1,IP:::1\nbasicConstraints=CA:FALSE\n",
         )
         .unwrap();
         for arguments in [
@@ -69,6 +70,18 @@ impl Certificates {
             leaf: file("leaf.crt"),
             key: file("leaf.key"),
         }
+    }
+
+    /// Returns what a server does that has the certificate, and asks its clients for one of the same CA with `verifier`.
+    pub fn acceptor(&self, verifier: Option<Arc<dyn ClientCertVerifier>>) -> TlsAcceptor {
+        let config = rustls::ServerConfig::builder()
+            .with_client_cert_verifier(verifier.unwrap_or_else(WebPkiClientVerifier::no_client_auth))
+            .with_single_cert(
+                vec![CertificateDer::from_pem_file(&self.leaf).unwrap()],
+                PrivateKeyDer::from_pem_file(&self.key).unwrap(),
+            )
+            .unwrap();
+        TlsAcceptor::from(Arc::new(config))
     }
 }
 
@@ -166,18 +179,11 @@ impl Collector {
     /// Requires the same as [`Collector::grpc_with`].
     pub async fn http_with(certificates: Option<&Certificates>) -> Self {
         let acceptor = certificates.map(|certificates| {
-            let parse = |file: &Path| CertificateDer::from_pem_file(file).unwrap();
             let mut roots = rustls::RootCertStore::empty();
-            roots.add(parse(&certificates.authority)).unwrap();
+            let authority = CertificateDer::from_pem_file(&certificates.authority);
+            roots.add(authority.unwrap()).unwrap();
             let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build().unwrap();
-            let config = rustls::ServerConfig::builder()
-                .with_client_cert_verifier(verifier)
-                .with_single_cert(
-                    vec![parse(&certificates.leaf)],
-                    PrivateKeyDer::from_pem_file(&certificates.key).unwrap(),
-                )
-                .unwrap();
-            TlsAcceptor::from(Arc::new(config))
+            certificates.acceptor(Some(verifier))
         });
         let kept = Arc::new(Received::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,0 +1,59 @@
+//! TLS: an endpoint with authorities of its own.
+
+use super::server::*;
+use crate::support::prelude::*;
+use crate::telemetry::collector::Certificates;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_by_an_address_of_ipv6_is_trusted_by_its_own_authorities_which_may_be_renewed() {
+    let scenario = Scenario::new("ext-tls").await;
+    let [old, new] = ["old", "new"].map(|name| {
+        let folder = scenario.folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        Certificates::make(&folder)
+    });
+    let trust = |authorities: &[&Certificates]| {
+        let read = |it: &&Certificates| std::fs::read_to_string(&it.authority).unwrap();
+        scenario.file("ca.crt", authorities.iter().map(read).collect::<String>())
+    };
+    let (server, present) = Server::start_tls(&old).await;
+    let entry = format!(
+        "- {{name: shop, url: 'https://[::1]:{}/api', certificateAuthority: {}, allowAddresses: ['::1'], \
+         methods: [PUT, DELETE], namespaces: [ext-tls], qps: 100}}\n",
+        server.port,
+        trust(&[&new]).display(),
+    );
+    let process = scenario.start_egress("egress", &file(&scenario, &[entry]));
+    let www = external("www", &json!({"ttl": 300}));
+    scenario.external(&www).await;
+    scenario
+        .until_external("www", "Reconciling=True NotReached: TLS")
+        .await;
+    assert_eq!(server.lines(), Vec::<String>::new());
+    trust(&[&old]);
+    scenario.until_matches("www").await;
+
+    // First both are trusted, then the server has another certificate, then the old authority goes.
+    trust(&[&old, &new]);
+    process.until_logged("has been renewed", 2).await;
+    present(&new);
+    trust(&[&new]);
+    process.until_logged("has been renewed", 3).await;
+    server.put("/www", json!({"ttl": 60}));
+    until_true("drift is put right", async || {
+        server.get("/www") == Some(json!({"ttl": 300}))
+    })
+    .await;
+    present(&old);
+    server.put("/www", json!({"ttl": 60}));
+    let sent = server.writes().len();
+    trust(&[&new, &new]);
+    scenario
+        .until_external("www", "Reconciling=True NotReached: TLS")
+        .await;
+    assert_eq!(
+        server.writes().len(),
+        sent,
+        "nothing is sent to whom is not trusted"
+    );
+}
