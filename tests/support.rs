@@ -298,16 +298,22 @@ impl Scenario {
     /// Starts `operator-host egress` with a file of endpoints, as the replica of this name.
     #[allow(dead_code, reason = "the benchmark does not use it")]
     pub fn start_egress(&self, name: &str, endpoints: &Path) -> Host {
+        self.start_egress_in(name, endpoints, &[])
+    }
+
+    /// Starts it with additional environment variables.
+    pub fn start_egress_in(&self, name: &str, endpoints: &Path, more: &[(&str, &str)]) -> Host {
         let folder = self.folder.path().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let log = folder.join("host.log");
         let arguments = ["egress", "--endpoints", &endpoints.display().to_string()].map(str::to_owned);
-        let environment = [
+        let mut environment = vec![
             ("KUBECONFIG", self.kubeconfig()),
             ("OPERATOR_HOST_LOG", Path::new("info,operator_host_egress=debug")),
             ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
             ("HOSTNAME", Path::new(name)),
         ];
+        environment.extend(more.iter().map(|(name, value)| (*name, Path::new(*value))));
         let output = Output::File(log.clone());
         let process = Component::spawn("egress", Path::new(HOST), &arguments, &environment, output);
         Host {

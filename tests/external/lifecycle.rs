@@ -2,6 +2,7 @@
 
 use super::server::*;
 use crate::support::prelude::*;
+use crate::telemetry::collector::{Collector, Span, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_external_is_set_once_put_right_changed_and_unset() {
@@ -175,6 +176,56 @@ async fn a_child_of_a_plugin_is_an_external_and_its_parent_follows_it() {
             .all(|agent| agent.starts_with("operator-host-egress/")),
         "{agents:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_spans_of_an_external_lead_to_the_reconcile_that_wants_it() {
+    let namespace = "ext-traced";
+    let scenario = Scenario::new(namespace).await;
+    let (server, collector) = (Server::start().await, Collector::http().await);
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+    ];
+    let file = file(&scenario, &[server.endpoint("shop", namespace, "")]);
+    let _egress = scenario.start_egress_in("egress", &file, &environment);
+    let children = "children: [{apiVersion: operator-host.dev/v1alpha1, kind: External}]";
+    let config = scenario.config(&controller("puppet.wasm", children));
+    let _host = scenario.start_in(&config, &[], &environment);
+    scenario
+        .wants("p", &[external("www", &json!({"ttl": 300}))])
+        .await;
+    scenario.until_told("p", "Ready=True Reconciled").await;
+    let is_put = |span: &&Span| text(&span.attributes, "http.request.method").is_some_and(|it| it == "PUT");
+    collector
+        .until_spans(
+            "a PUT below the External that is linked to its reconcile",
+            |spans| {
+                let put = spans.iter().find(is_put)?;
+                let root = spans
+                    .iter()
+                    .find(|it| it.trace_id == put.trace_id && it.parent_span_id.is_empty())?;
+                let cause = &root.links.first()?.trace_id;
+                let of_cause = spans.iter().filter(|it| it.trace_id == *cause);
+                let names: Vec<_> = of_cause.map(|it| &*it.name).collect();
+                ["reconcile", "plugin"]
+                    .iter()
+                    .all(|name| names.contains(name))
+                    .then_some(())
+            },
+        )
+        .await;
+    // Another reconcile is another trace, and writes nothing for that.
+    let version = |it: DynamicObject| it.metadata.resource_version;
+    let before = version(scenario.get(EXTERNAL, "www").await.unwrap());
+    let annotated = json!({"metadata": {"annotations": {"a": "b"}}});
+    let reconciles = |spans: &[Span]| spans.iter().filter(|it| it.name == "plugin").count();
+    let count = reconciles(&collector.spans());
+    scenario.patch(PUPPET, "p", annotated).await;
+    collector
+        .until_spans("one more call", |spans| (reconciles(spans) > count).then_some(()))
+        .await;
+    assert_eq!(version(scenario.get(EXTERNAL, "www").await.unwrap()), before);
 }
 
 /// Returns how many connections a process has to a port.

@@ -43,6 +43,8 @@ pub struct Policy<'a> {
     pub parent: &'a DynamicObject,
     /// The digest of the plugin version that answered.
     pub digest: &'a str,
+    /// The W3C `traceparent` of the reconcile, if that is sampled.
+    pub trace: Option<&'a str>,
     /// The name and the version of the plugin, as it describes itself.
     pub plugin: &'a str,
     /// Returns whether a kind is namespaced, if the cluster serves it.
@@ -703,7 +705,7 @@ impl Policy<'_> {
 
     /// Adds the version and the generation of a change. A difference in these alone is no reason to write.
     fn mark(&self, annotations: &mut Value) {
-        let made = Provenance::new(self.parent, self.digest, self.plugin);
+        let made = Provenance::new(self.parent, self.digest, self.trace, self.plugin);
         annotations[PROVENANCE_ANNOTATION] = made.to_string().into();
     }
 

@@ -290,29 +290,28 @@ async fn process(context: &Arc<Context>, line: &Line, work: Work) -> Next {
     next
 }
 
-/// Creates the root span of one reconcile. It names the plugin's call that wants the External.
+/// Creates the root span of one reconcile. It is linked to the reconcile that wants the External.
 fn root_span(context: &Context, line: &Line, name: &NamespacedName, trigger: &'static str) -> tracing::Span {
-    context.instruments.tracer.root(None, || {
+    let external = context.externals.get(name);
+    let made = external.as_deref().and_then(Provenance::of);
+    let cause = made.and_then(|made| trace::of_header(made.trace?));
+    context.instruments.tracer.root(cause, || {
         let span = info_span!(
             target: trace::TARGET,
             parent: None,
             "reconcile",
             operator.endpoint = line.name,
             operator.trigger = trigger,
-            operator.plugin.digest = Empty,
+            operator.plugin.digest = made.map(|made| made.digest),
             operator.parent.uid = Empty,
             operator.parent.generation = Empty,
             k8s.object.kind = external::KIND,
             k8s.object.name = name.name,
             k8s.namespace.name = name.namespace.as_deref(),
         );
-        let external = context.externals.get(name);
-        if let Some(provenance) = external.as_deref().and_then(Provenance::of) {
-            span.record("operator.plugin.digest", provenance.digest);
-            if let Some((generation, uid)) = provenance.parent {
-                span.record("operator.parent.uid", uid);
-                span.record("operator.parent.generation", generation);
-            }
+        if let Some((generation, uid)) = made.and_then(|made| made.parent) {
+            span.record("operator.parent.uid", uid);
+            span.record("operator.parent.generation", generation);
         }
         span
     })

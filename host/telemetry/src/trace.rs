@@ -11,7 +11,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use opentelemetry::Context;
-use opentelemetry::trace::{FutureExt, SpanContext, SpanKind, Status, TraceContextExt, TracerProvider};
+use opentelemetry::trace::{
+    FutureExt, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
+    TracerProvider,
+};
 use opentelemetry_sdk::trace::{
     IdGenerator, RandomIdGenerator, SamplingDecision, SdkTracerProvider, ShouldSample,
 };
@@ -155,13 +158,26 @@ pub fn current() -> Option<SpanContext> {
 
 /// Returns the span's context as a W3C `traceparent` header if it is sampled.
 pub fn traceparent(span: &Span) -> Option<String> {
-    let context = identity(span)?;
+    identity(span).map(|context| header(&context))
+}
+
+/// Returns a context as a W3C `traceparent` header.
+#[must_use]
+pub fn header(context: &SpanContext) -> String {
     let flags = context.trace_flags().to_u8();
-    Some(format!(
-        "00-{}-{}-{flags:02x}",
-        context.trace_id(),
-        context.span_id()
-    ))
+    format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id())
+}
+
+/// Reads such a header.
+#[must_use]
+pub fn of_header(text: &str) -> Option<SpanContext> {
+    let mut parts = text.split('-').skip(1);
+    let (trace, span) = (
+        TraceId::from_hex(parts.next()?).ok()?,
+        SpanId::from_hex(parts.next()?).ok()?,
+    );
+    let context = SpanContext::new(trace, span, TraceFlags::SAMPLED, true, TraceState::default());
+    context.is_valid().then_some(context)
 }
 
 fn sampled(context: &Context) -> Option<SpanContext> {

@@ -34,6 +34,7 @@ pub(crate) fn run(bytes: &[u8]) {
         scope: config.scope(),
         parent: &parent,
         digest: DIGEST,
+        trace: None,
         plugin: "shop 1.0",
         namespaced: &namespaced,
         existing: &existing,

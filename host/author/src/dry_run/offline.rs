@@ -210,6 +210,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         scope: allowed.scope(),
         parent,
         digest: &plugin.digest().to_string(),
+        trace: None,
         plugin: &plugin.description().name_and_version(),
         namespaced: &|kind: &Kind| Ok(is_namespaced(kind, &scene.definitions)),
         existing: &existing,

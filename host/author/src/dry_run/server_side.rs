@@ -173,6 +173,7 @@ impl<'a> Preview<'a> {
             scope: self.config.scope(),
             parent: &parent,
             digest: &digest,
+            trace: None,
             plugin: &self.plugin.description().name_and_version(),
             namespaced: &|kind: &Kind| self.kinds.namespaced(kind),
             existing: &|key: &ChildRef| there.get(key).cloned().map(Arc::new),

@@ -9,24 +9,27 @@ use super::annotation;
 /// Annotation of every child: a [`Provenance`].
 pub const PROVENANCE_ANNOTATION: &str = "operator-host.dev/provenance";
 
-/// The last change of a child, as `generation=3 parent=UID digest=sha256:... plugin=echo 1.2.0`.
+/// The last change of a child, as `generation=3 parent=UID digest=sha256:... trace=00-... plugin=echo 1.2.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Provenance<'a> {
     /// The parent's generation and UID; `None` for a parent that is not from the API server.
     pub parent: Option<(i64, &'a str)>,
     /// The digest of the plugin.
     pub digest: &'a str,
+    /// The W3C `traceparent` of the reconcile, if that was sampled.
+    pub trace: Option<&'a str>,
     /// The name and the version of the plugin, as it describes itself.
     pub plugin: &'a str,
 }
 
 impl<'a> Provenance<'a> {
     /// Returns that of a change for this parent.
-    pub fn new(parent: &'a DynamicObject, digest: &'a str, plugin: &'a str) -> Self {
+    pub fn new(parent: &'a DynamicObject, digest: &'a str, trace: Option<&'a str>, plugin: &'a str) -> Self {
         let metadata = &parent.metadata;
         Self {
             parent: metadata.generation.zip(metadata.uid.as_deref()),
             digest,
+            trace,
             plugin,
         }
     }
@@ -43,6 +46,7 @@ impl<'a> Provenance<'a> {
         Some(Self {
             parent: generation.zip(field("parent")),
             digest: field("digest")?,
+            trace: field("trace"),
             plugin,
         })
     }
@@ -53,7 +57,11 @@ impl fmt::Display for Provenance<'_> {
         if let Some((generation, uid)) = self.parent {
             write!(f, "generation={generation} parent={uid} ")?;
         }
-        write!(f, "digest={} plugin={}", self.digest, self.plugin)
+        write!(f, "digest={} ", self.digest)?;
+        if let Some(trace) = self.trace {
+            write!(f, "trace={trace} ")?;
+        }
+        write!(f, "plugin={}", self.plugin)
     }
 }
 
@@ -80,20 +88,27 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let parent = object(&json!({ "generation": 3, "uid": "u-1" }));
-        for (parent, plugin, text) in [
+        for (parent, trace, plugin, text) in [
             (
                 &parent,
+                None,
                 "echo 1.2.0",
                 "generation=3 parent=u-1 digest=sha256:ab plugin=echo 1.2.0",
             ),
             (
                 &parent,
+                Some("00-ab-cd-01"),
                 "a plugin=b =",
-                "generation=3 parent=u-1 digest=sha256:ab plugin=a plugin=b =",
+                "generation=3 parent=u-1 digest=sha256:ab trace=00-ab-cd-01 plugin=a plugin=b =",
             ),
-            (&object(&json!({})), "echo 1", "digest=sha256:ab plugin=echo 1"),
+            (
+                &object(&json!({})),
+                None,
+                "echo trace=1",
+                "digest=sha256:ab plugin=echo trace=1",
+            ),
         ] {
-            let written = Provenance::new(parent, "sha256:ab", plugin);
+            let written = Provenance::new(parent, "sha256:ab", trace, plugin);
             assert_eq!(written.to_string(), text);
             assert_eq!(Provenance::of(&child(text)), Some(written));
         }

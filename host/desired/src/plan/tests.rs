@@ -55,6 +55,7 @@ fn plan_with(
         scope: config.scope(),
         parent,
         digest: "sha256:d",
+        trace: None,
         plugin: "shop 1.0",
         namespaced: &namespaced,
         existing: &|key| {
@@ -143,6 +144,7 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
             scope: config.scope(),
             parent: &parent,
             digest,
+            trace: None,
             plugin: "shop 1.0",
             namespaced: &|_| Ok(true),
             existing: &|_| None,
@@ -428,6 +430,7 @@ fn a_child_that_the_plugin_was_shown_may_be_named_although_it_has_just_gone() {
             scope: config.scope(),
             parent: &parent,
             digest: "sha256:d",
+            trace: None,
             plugin: "shop 1.0",
             namespaced: &namespaced,
             existing: &|_| None,

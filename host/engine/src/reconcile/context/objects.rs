@@ -11,6 +11,7 @@ use operator_host_core::object::{ChildRef, NamespacedName, version};
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
 use operator_host_runtime::Plugin;
+use operator_host_telemetry::trace;
 
 impl Context {
     /// Returns the children that this parent owns or retains, sorted by API version, kind, namespace and name.
@@ -37,10 +38,12 @@ impl Context {
         shown: &[Arc<DynamicObject>],
         answer: &Response,
     ) -> Result<Plan, Vec<Refusal>> {
+        let trace = trace::current().map(|context| trace::header(&context));
         let policy = Policy {
             scope: self.config.scope(),
             parent,
             digest: &plugin.digest().to_string(),
+            trace: trace.as_deref(),
             plugin: &plugin.description().name_and_version(),
             namespaced: &|kind: &Kind| self.cluster.served.namespaced(kind),
             existing: &|key: &ChildRef| self.caches.existing(key),
