@@ -182,13 +182,37 @@ async fn no_answer_does_harm_or_is_repeated_to_anyone() {
     }
     assert_eq!(target.lines(), Vec::<String>::new(), "no redirect was followed");
     assert!(!process.log().contains("hunter2"));
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.process().id())).unwrap();
-    let peak = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .unwrap();
-    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    let peak = peak(&process);
     assert!(peak < 200_000, "{peak} kB");
+}
+
+/// Returns the most memory that a process had, in kB.
+fn peak(process: &Host) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.process().id())).unwrap();
+    let mut lines = status.lines();
+    let peak = lines.find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_with_many_values_are_not_kept_while_a_server_is_slow() {
+    let (scenario, server, process) = shop("ext-many", "").await;
+    let many = json!(vec![json!({"a": 1}); 45_000]);
+    let act = async {
+        for i in 0..8 {
+            server.put(&format!("/many-{i}"), many.clone());
+            scenario
+                .external(&external(&format!("many-{i}"), &json!({"ttl": 300})))
+                .await;
+        }
+    };
+    server.hold("PUT", 1, act).await;
+    until_true("all workers wait for an answer", async || {
+        server.writes().len() >= 8
+    })
+    .await;
+    let peak = peak(&process);
+    assert!(peak < 180_000, "{peak} kB");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -216,6 +216,8 @@ async fn make_so(
         && (differs.is_some() || !is_sent(&filled))
         && !is_in_vain(set, &filled)
     {
+        // Nothing waits for room that has some.
+        drop(answer);
         let versions = filled.versions.clone();
         let done = send(context, lane, name, external, set, filled).await?;
         seen.code = Some(done.code);

@@ -101,12 +101,19 @@ pub(crate) async fn fill(
     let Some(body) = body else {
         return Ok(Filled::default());
     };
-    let mut names = BTreeMap::new();
-    placeholders(body, &mut names)?;
-    if names.len() > MAX_SECRETS {
+    let (mut body, mut found) = (body.clone(), BTreeMap::new());
+    each_text(&mut body, &mut |text| {
+        for part in parts(text) {
+            if let Part::Secret(name, _) = part? {
+                found.insert(name.to_owned(), None);
+            }
+        }
+        Ok(())
+    })?;
+    if found.len() > MAX_SECRETS {
         return Err(SecretError::Placeholder("it names more than 16 Secrets"));
     }
-    for (name, secret) in &mut names {
+    for (name, secret) in &mut found {
         let read = secrets.read(namespace, name).await?;
         if label(&read.object, ENDPOINT_LABEL) != Some(endpoint) {
             return Err(read.unusable(&format!(
@@ -115,9 +122,22 @@ pub(crate) async fn fill(
         }
         *secret = Some(read);
     }
-    let mut body = body.clone();
-    replace(&mut body, &names)?;
-    let versions = names
+    each_text(&mut body, &mut |text| {
+        let mut filled = String::new();
+        for part in parts(text) {
+            match part? {
+                Part::Text(text) => filled.push_str(text),
+                Part::Secret(name, key) => {
+                    let secret = found.get(name).and_then(Option::as_ref);
+                    let secret = secret.ok_or(SecretError::Placeholder("a placeholder is not known"))?;
+                    filled.push_str(&secret.value(key)?);
+                }
+            }
+        }
+        *text = filled;
+        Ok(())
+    })?;
+    let versions = found
         .iter()
         .filter_map(|(name, secret)| Some((name.clone(), secret.as_ref()?.version())));
     Ok(Filled {
@@ -126,44 +146,20 @@ pub(crate) async fn fill(
     })
 }
 
-type Names = BTreeMap<String, Option<Secret>>;
-
-/// Collects the names of the Secrets in a body.
-fn placeholders(value: &Value, names: &mut Names) -> Result<(), SecretError> {
-    match value {
-        Value::String(text) => {
-            for part in parts(text) {
-                if let Part::Secret(name, _) = part? {
-                    names.insert(name.to_owned(), None);
-                }
-            }
-            Ok(())
-        }
-        Value::Array(values) => values.iter().try_for_each(|value| placeholders(value, names)),
-        Value::Object(fields) => fields.values().try_for_each(|value| placeholders(value, names)),
-        _ => Ok(()),
-    }
+/// Reports whether a body names a Secret, or tries to.
+pub(crate) fn has_placeholder(body: &Value) -> bool {
+    body.to_string().contains(BEGIN)
 }
 
-fn replace(value: &mut Value, names: &Names) -> Result<(), SecretError> {
+/// Calls a function for each text of a body.
+fn each_text(
+    value: &mut Value,
+    act: &mut dyn FnMut(&mut String) -> Result<(), SecretError>,
+) -> Result<(), SecretError> {
     match value {
-        Value::String(text) if text.contains(BEGIN) => {
-            let mut filled = String::new();
-            for part in parts(text) {
-                match part? {
-                    Part::Text(text) => filled.push_str(text),
-                    Part::Secret(name, key) => {
-                        let secret = names.get(name).and_then(Option::as_ref);
-                        let secret = secret.ok_or(SecretError::Placeholder("a placeholder is not known"))?;
-                        filled.push_str(&secret.value(key)?);
-                    }
-                }
-            }
-            *text = filled;
-            Ok(())
-        }
-        Value::Array(values) => values.iter_mut().try_for_each(|value| replace(value, names)),
-        Value::Object(fields) => fields.values_mut().try_for_each(|value| replace(value, names)),
+        Value::String(text) => act(text),
+        Value::Array(values) => values.iter_mut().try_for_each(|value| each_text(value, act)),
+        Value::Object(fields) => fields.values_mut().try_for_each(|value| each_text(value, act)),
         _ => Ok(()),
     }
 }

@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::secrets::has_placeholder;
 use operator_host_config::endpoints::Method;
 use operator_host_core::object::is_deeper;
 
@@ -108,6 +109,10 @@ impl Spec {
                 get.then(|| "it cannot be GET".to_owned()),
             )?;
         }
+        let unset = self.unset.as_ref().and_then(|unset| unset.body.as_ref());
+        let has_secret = unset.is_some_and(has_placeholder);
+        let why = "it cannot have `{{secret …}}`: the Secret may be gone when this is deleted";
+        field("unset.body", has_secret.then(|| why.to_owned()))?;
         let every = self.every.as_deref().map(duration);
         field("every", every.and_then(Result::err))?;
         let entries = self.save.iter().flat_map(|save| save.entries.values());
@@ -314,6 +319,11 @@ mod tests {
                 "unset",
                 json!({"method": "PUT", "path": "/a", "headers": {"Accept": "hunter2\n"}}),
                 "spec.unset.headers",
+            ),
+            (
+                "unset",
+                json!({"method": "PUT", "path": "/a", "body": ["hunter2 {{secret a/b}}"]}),
+                "spec.unset.body",
             ),
             ("report", json!(["id"]), "spec.report"),
             (

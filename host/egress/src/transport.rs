@@ -20,7 +20,7 @@ use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 use thiserror::Error as ThisError;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use super::connector::{Connector, connector};
@@ -42,6 +42,8 @@ const IDLE: Duration = Duration::from_secs(30);
 const MAX_HEAD: usize = 64 << 10;
 /// The most values in an answer: in memory, each takes up to thirty times its text.
 const MAX_VALUES: usize = 100_000;
+/// The most values of all answers together that are in memory: further ones wait.
+static VALUES: Semaphore = Semaphore::const_new(4 * MAX_VALUES);
 /// The longest ETag that is remembered.
 const MAX_ETAG: usize = 128;
 /// The wait after a 429 that names none.
@@ -121,6 +123,8 @@ pub(crate) struct Answer {
     pub(crate) wait: Option<Duration>,
     /// The body of a successful GET.
     pub(crate) body: Value,
+    /// For its values, until it is dropped.
+    _room: Option<SemaphorePermit<'static>>,
 }
 
 type Shared = Arc<OnceCell<Result<Arc<Answer>, Fault>>>;
@@ -306,17 +310,21 @@ async fn read(response: Response<Incoming>, is_get: bool, limit: usize) -> Resul
         503 => asked,
         _ => None,
     };
-    let body = match is_get && head.status.is_success() {
-        true if bytes.is_empty() => Value::Null,
-        true if bytes.iter().filter(|byte| b",[{".contains(byte)).count() > MAX_VALUES => {
+    let (mut body, mut room) = (Value::Null, None);
+    if !bytes.is_empty() && is_get && head.status.is_success() {
+        let count = bytes.iter().filter(|byte| b",[{".contains(byte)).count();
+        if count > MAX_VALUES {
             return Err(Fault::TooManyValues);
         }
-        true => serde_json::from_slice(&bytes)
-            .ok()
-            .filter(|body| !is_deeper(body, MAX_DEPTH))
-            .ok_or(Fault::NotJson)?,
-        false => Value::Null,
-    };
+        room = VALUES
+            .acquire_many(u32::try_from(count).unwrap_or(u32::MAX))
+            .await
+            .ok();
+        body = serde_json::from_slice(&bytes).map_err(|_| Fault::NotJson)?;
+        if is_deeper(&body, MAX_DEPTH) {
+            return Err(Fault::NotJson);
+        }
+    }
     Ok(Answer {
         code,
         etag: text(ETAG)
@@ -324,6 +332,7 @@ async fn read(response: Response<Incoming>, is_get: bool, limit: usize) -> Resul
             .map(str::to_owned),
         wait: wait.map(|wait| at_least(wait.min(MAX_RETRY_AFTER))),
         body,
+        _room: room,
     })
 }
 

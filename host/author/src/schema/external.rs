@@ -78,8 +78,8 @@ fn request(description: &str) -> Value {
             },
             "path": path(),
             "body": anything(
-                "The body, as JSON. `{{secret NAME/KEY}}` in a text stands for that value of a Secret with the label \
-                 `operator-host.dev/endpoint`.",
+                "The body, as JSON. In that of `set`, `{{secret NAME/KEY}}` in a text stands for that value of a Secret with the \
+                 label `operator-host.dev/endpoint`.",
             ),
             "headers": headers(),
         },
