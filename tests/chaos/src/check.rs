@@ -123,7 +123,7 @@ pub(crate) async fn until(
     let mut restart = start + STUCK;
     loop {
         let looked = Instant::now();
-        let seen = tokio::time::timeout(limit, look(client, namespace, want)).await;
+        let seen = tokio::time::timeout(limit, look(stage, namespace, want)).await;
         let mut fault = match seen.unwrap_or_else(|_| Err(Violation::new("the API server does not answer"))) {
             Ok(counts) => {
                 history.read()?;
@@ -170,7 +170,8 @@ pub(crate) struct Counts {
     pub(crate) children: usize,
 }
 
-async fn look(client: &Client, namespace: &str, want: Want) -> Result<Counts, Violation> {
+async fn look(stage: &Stage, namespace: &str, want: Want) -> Result<Counts, Violation> {
+    let client = &stage.client;
     let mut counts = Counts::default();
     let mut wanted = BTreeMap::new();
     for sample in Sample::ALL {
@@ -189,7 +190,13 @@ async fn look(client: &Client, namespace: &str, want: Want) -> Result<Counts, Vi
     }
     counts.children = wanted.len();
     for kind in Kind::ALL {
-        for child in list(client, namespace, &kind.resource()).await? {
+        let children = list(client, namespace, &kind.resource()).await?;
+        if kind == Kind::External
+            && let Some(fault) = stage.outside.fault(&children)
+        {
+            return Err(Violation::new(fault));
+        }
+        for child in children {
             let wanted = wanted.remove(&(kind, child.name_any()));
             if let Some(fault) = child_fault(kind, &child, wanted) {
                 return Err(Violation::about(&child, fault));

@@ -171,7 +171,10 @@ fn config(shape: Shape, edit: Edit) -> String {
                  {apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: Secret}]",
                 "[{apiVersion: v1, kind: Secret}]",
             ),
-            Sample::Puppet => ("[{apiVersion: v1, kind: ConfigMap}]", "[]"),
+            Sample::Puppet => (
+                "[{apiVersion: v1, kind: ConfigMap}, {apiVersion: operator-host.dev/v1alpha1, kind: External}]",
+                "[]",
+            ),
         };
         let concurrency = if edit == Edit::Otherwise(sample) { 3 } else { 8 };
         text.push_str(&format!(

@@ -8,8 +8,8 @@
 //! consecutive seeds (1230 to 1239) have hosts of the same shape, which go on from one round to the next.
 //!
 //! Modules in reading order: `draw` random choices, `oracle` expected objects, `users` their actions, `faults` the
-//! failures, `check` the final checks, `rollouts` workarounds for Kubernetes, `stage` with `fleet`, `files` and `objects` the
-//! environment, `report` the output.
+//! failures, `check` the final checks, `rollouts` workarounds for Kubernetes, `stage` with `fleet`, `files`, `objects` and
+//! `outside` the environment, `report` the output.
 
 mod check;
 mod draw;
@@ -18,6 +18,7 @@ mod files;
 mod fleet;
 mod objects;
 mod oracle;
+mod outside;
 mod report;
 mod rollouts;
 mod stage;
@@ -197,6 +198,7 @@ impl<'a> Play<'a> {
             keep(&log, &format!("host-{name}.log"));
         }
         keep(&stage.audit_log, "audit.log");
+        keep(&stage.outside.log(), "egress.log");
         keep(&stage.files.config(), "config.yaml");
         let server = stage.server.lock().await;
         for log in ["kube-apiserver.log", "kube-controller-manager.log", "etcd.log"] {
@@ -280,7 +282,9 @@ async fn play(
         over.store(true, Ordering::Relaxed);
         done
     };
-    let (done, ()) = tokio::join!(weather, crowd.storm(&over, &stage.closed));
+    let outside = draw.fork(99);
+    let outside = stage.outside.storm(&outside, &over);
+    let (done, (), ()) = tokio::join!(weather, crowd.storm(&over, &stage.closed), outside);
     done.map_err(|error| Violation::new(format!("{error:#}")).when("while a fault began or ended"))?;
     let (mut reasons, actions) = crowd.calm_down().await;
     outcome.actions = actions;

@@ -23,7 +23,7 @@ pub(crate) const OBJECTS: [Sample; 2] = [Sample::Echo, Sample::Puppet];
 pub(crate) const CEILINGS: &str = "\
 ceilings:
 - parents: [{apiGroups: [my-operator.dev], kinds: [Echo]}, {apiGroups: [test.operator-host.dev], kinds: [Puppet]}]
-  children: [{apiGroups: [''], kinds: [Pod, ConfigMap]}]
+  children: [{apiGroups: [''], kinds: [Pod, ConfigMap]}, {apiGroups: [operator-host.dev], kinds: [External]}]
   configMaps: [operator-host]
 ";
 /// How long one request may take, and all tries together.
@@ -109,10 +109,12 @@ pub(crate) async fn delete(client: &Client, sample: Sample, alone: bool) -> anyh
 
 fn spec(sample: Sample, edit: Edit, own: &[u8]) -> Value {
     let (resource, name) = (sample.resource(), sample.name());
-    let child = if sample == Sample::Puppet {
-        "ConfigMap"
-    } else {
-        "Pod"
+    let children = match sample {
+        Sample::Puppet => json!([
+            { "apiVersion": "v1", "kind": "ConfigMap" },
+            { "apiVersion": "operator-host.dev/v1alpha1", "kind": "External" },
+        ]),
+        _ => json!([{ "apiVersion": "v1", "kind": "Pod" }]),
     };
     let stage = |mut objects: Value| {
         objects["wait"] = "300ms".into();
@@ -123,7 +125,7 @@ fn spec(sample: Sample, edit: Edit, own: &[u8]) -> Value {
         "plugin": { "configMap": {
             "name": format!("{name}-plugin"), "namespace": files::NAMESPACE, "key": format!("{name}.wasm"),
         } },
-        "children": [{ "apiVersion": "v1", "kind": child }],
+        "children": children,
         "concurrency": if edit == Edit::Otherwise(sample) { 3 } else { 8 },
         "backoff": { "initial": "100ms", "max": "1s" },
         "proving": { "stages": [

@@ -64,16 +64,18 @@ pub(crate) enum Kind {
     Claim,
     ConfigMap,
     Deployment,
+    External,
     Pod,
     Secret,
     Service,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Claim,
         Self::ConfigMap,
         Self::Deployment,
+        Self::External,
         Self::Pod,
         Self::Secret,
         Self::Service,
@@ -84,6 +86,7 @@ impl Kind {
             Self::Claim => resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
             Self::ConfigMap => resource("", "v1", "ConfigMap", "configmaps"),
             Self::Deployment => resource("apps", "v1", "Deployment", "deployments"),
+            Self::External => resource("operator-host.dev", "v1alpha1", "External", "externals"),
             Self::Pod => resource("", "v1", "Pod", "pods"),
             Self::Secret => resource("", "v1", "Secret", "secrets"),
             Self::Service => resource("", "v1", "Service", "services"),
@@ -179,7 +182,10 @@ pub(crate) fn children(sample: Sample, name: &str, spec: &Value) -> Vec<Wanted> 
             children
                 .map(|child| {
                     let name = child["metadata"]["name"].as_str().unwrap_or_default();
-                    wanted(Kind::ConfigMap, name.to_owned(), json!({ "data": child["data"] }))
+                    match child["kind"] == "External" {
+                        true => wanted(Kind::External, name.to_owned(), json!({ "spec": child["spec"] })),
+                        false => wanted(Kind::ConfigMap, name.to_owned(), json!({ "data": child["data"] })),
+                    }
                 })
                 .collect()
         }

@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 use crate::files::{self, Files};
 use crate::fleet::{Fleet, Shape};
 use crate::oracle::Sample;
+use crate::outside::Outside;
 
 /// Audit the hosts' writes, and deletions by anyone. Reads and other clients would be most of the log.
 const POLICY: &str = "\
@@ -53,6 +54,7 @@ pub(crate) struct Paths {
 pub(crate) struct Stage {
     // Fields are dropped in this order: the hosts first.
     pub(crate) fleet: Mutex<Fleet>,
+    pub(crate) outside: Outside,
     pub(crate) wire: Proxy,
     pub(crate) server: Mutex<ControlPlane>,
     /// The users' and the check's client, which does not use the proxy.
@@ -101,8 +103,10 @@ impl Stage {
         let kubeconfig = server.kubeconfig_of_account(namespace, account).await?;
         let wire = Proxy::start(&kubeconfig).await?;
         let fleet = Fleet::start(shape, paths, &files.config(), &wire.kubeconfig(), folder.path())?;
+        let outside = Outside::start(&paths.host, server.kubeconfig(), folder.path()).await?;
         Ok(Self {
             fleet: Mutex::new(fleet),
+            outside,
             wire,
             audit_log: server.audit_log().context("an audit log")?,
             server: Mutex::new(server),
@@ -155,6 +159,7 @@ impl Stage {
     pub(crate) async fn tend(&self) -> anyhow::Result<()> {
         loop {
             self.fleet.lock().await.tend()?;
+            self.outside.tend()?;
             // A running fault holds the lock; then try again later.
             if let Ok(mut server) = self.server.try_lock() {
                 server.tend_controller_manager()?;

@@ -31,6 +31,8 @@ const PARENTS: [(Sample, usize); 5] = [
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum of every number in a spec.
 const MOST: u64 = 5;
+/// Which child of a puppet is outside of the cluster.
+const OUTSIDE: u64 = 1;
 const PAUSED: &str = "operator-host.dev/paused";
 
 /// How often each child was given a reason to be deleted, and thus to be recreated later.
@@ -310,6 +312,7 @@ impl User {
         let (kind, name) = self.child(index);
         let patch = match kind {
             Kind::ConfigMap => json!({ "data": { "text": "edited" } }),
+            Kind::External => json!({ "spec": { "set": { "body": { "text": "edited" } } } }),
             Kind::Deployment => json!({ "spec": { "replicas": self.draw.below(4) } }),
             Kind::Pod => {
                 let container = match self.parents[index].sample {
@@ -406,6 +409,17 @@ fn is_immutable(name: &str) -> bool {
 
 fn puppet_child(puppet: &str, number: u64, text: &str) -> Value {
     let name = format!("{puppet}-{number}");
+    if number == OUTSIDE {
+        let (path, body) = (format!("/{puppet}"), json!({ "text": text }));
+        return json!({
+            "apiVersion": "operator-host.dev/v1alpha1", "kind": "External", "metadata": { "name": name },
+            "spec": {
+                "endpoint": "outside", "observe": { "path": path }, "matches": body, "every": "5s",
+                "set": { "method": "PUT", "path": path, "body": body },
+                "unset": { "method": "DELETE", "path": path },
+            },
+        });
+    }
     let update = usize::try_from(number)
         .ok()
         .and_then(|number| UPDATES.get(number));
