@@ -7,6 +7,7 @@ use crate::support::prelude::*;
 mod bad_input;
 mod fields;
 mod lifecycle;
+mod metacontroller;
 mod samples;
 
 const DEPLOYMENT: &str = "apps/v1/Deployment";
