@@ -17,7 +17,10 @@ const CONTROLLER: &str = "\
 - name: puppet
   parent: {apiVersion: test.operator-host.dev/v1, kind: Puppet}
   plugin: puppet.wasm
-  children: []
+  children:
+  - {apiVersion: v1, kind: ConfigMap}
+  - {apiVersion: v1, kind: Secret}
+  - {apiVersion: v1, kind: PersistentVolumeClaim}
   reads: [{apiVersion: v1, kind: ConfigMap}]
   otherNamespaces: [reads-*]
 ";
