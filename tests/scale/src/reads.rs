@@ -29,7 +29,8 @@ const NAMESPACE: &str = "reads";
 const EACH: usize = 20;
 /// Size of an object besides its metadata, in bytes.
 const SIZE: usize = 1000;
-const CHANGES: usize = 50;
+/// Fewer than the writes of a status within seconds after which the host waits.
+const CHANGES: usize = 8;
 
 pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
     let head = "namespaces | objects | until the first answer, s | resident, MB | peak, MB | \
