@@ -107,36 +107,21 @@ pub(crate) fn status(
         })
     });
     let mut status = json!({"observedGeneration": generation, "conditions": conditions});
-    let kept = |field: &str| Some(before[field].clone()).filter(|value| !value.is_null());
-    let code = seen.code.map(Value::from).or_else(|| kept("code"));
-    let values = match &seen.values {
-        Some(values) => Some(values)
-            .filter(|values| !values.is_empty())
-            .map(|values| json!(values)),
-        None => kept("values"),
-    };
-    let secrets = match &seen.secrets {
-        Some(secrets) => Some(secrets)
-            .filter(|secrets| !secrets.is_empty())
-            .map(|secrets| json!(secrets)),
-        None => kept("secrets"),
-    };
-    let last_set = if seen.is_set {
-        Some(json!(now))
-    } else {
-        kept("lastSet")
-    };
-    let identity = kept("identity").or_else(|| identity.map(Value::from));
     let fields = [
-        ("code", code),
-        ("values", values),
-        ("secrets", secrets),
-        ("lastSet", last_set),
-        ("identity", identity),
-        ("lastObserved", kept("lastObserved")),
+        ("code", seen.code.map(Value::from)),
+        ("values", seen.values.as_ref().map(|values| json!(values))),
+        ("secrets", seen.secrets.as_ref().map(|secrets| json!(secrets))),
+        ("lastSet", seen.is_set.then(|| json!(now))),
+        // What it stood for first stays.
+        (
+            "identity",
+            identity.filter(|_| before["identity"].is_null()).map(Value::from),
+        ),
+        ("lastObserved", None),
     ];
-    for (field, value) in fields {
-        if let Some(value) = value {
+    for (field, new) in fields {
+        let value = new.unwrap_or_else(|| before[field].clone());
+        if !value.is_null() && value != json!({}) {
             status[field] = value;
         }
     }

@@ -103,6 +103,7 @@ impl Fault {
 }
 
 /// What is sent.
+#[derive(Clone)]
 pub(crate) struct Call<'a> {
     pub(crate) method: Method,
     pub(crate) path: &'a str,
