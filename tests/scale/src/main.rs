@@ -4,12 +4,13 @@
 //! `/proc` and from the API server's metrics what that cost. It prints a table for `host/docs/reference/scale.md`.
 //!
 //! Modules in reading order: `stage` the control plane and the measured processes, `plugins` copies of Echo, `echoes`
-//! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit`, `reads` and `soak`; `native` the other
+//! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit`, `reads`, `externals` and `soak`; `native` the other
 //! operator; `stats` computes, `report` prints.
 
 mod controllers;
 mod echoes;
 mod edit;
+mod externals;
 mod foreign;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod native;
@@ -84,6 +85,9 @@ struct Measure {
     /// Numbers of foreign pods, in ascending order
     #[arg(long, value_delimiter = ',', default_value = "0,50000")]
     foreign: Vec<usize>,
+    /// Numbers of Externals
+    #[arg(long, value_delimiter = ',', default_value = "500,5000")]
+    externals: Vec<usize>,
     /// Number of parents that are resynced while others are edited
     #[arg(long, default_value_t = 5000)]
     resynced: usize,
@@ -116,6 +120,8 @@ enum Part {
     Edit,
     /// A parent that reads objects of many namespaces
     Reads,
+    /// Time and memory of `operator-host egress`, by number of Externals
+    Externals,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -147,6 +153,7 @@ async fn run(measure: Measure) -> anyhow::Result<ExitCode> {
             Part::Foreign => foreign::run(&measure).await?,
             Part::Edit => edit::run(&measure).await?,
             Part::Reads => reads::run(&measure).await?,
+            Part::Externals => externals::run(&measure).await?,
         };
         println!("{part:?}\n\n{table}");
     }

@@ -127,6 +127,14 @@ impl Stage {
         self.run(name, &this_program()?, &["contender", name, namespace])
     }
 
+    /// Starts `operator-host egress` with a file of endpoints.
+    pub(crate) fn start_egress(&self, endpoints: &str) -> anyhow::Result<Running> {
+        let file = self.folder.path().join("endpoints.yaml");
+        std::fs::write(&file, endpoints).context("write the file of endpoints")?;
+        let arguments = ["egress", "--endpoints", path(&file)?, "--log", "warn"];
+        self.run("egress", &self.host, &arguments)
+    }
+
     fn run(&self, name: &'static str, program: &Path, arguments: &[&str]) -> anyhow::Result<Running> {
         let log = self.folder.path().join(format!("{name}.log"));
         // From an earlier process of this name.
