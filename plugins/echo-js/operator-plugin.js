@@ -193,8 +193,10 @@ class Answer {
     for (const need of needs) {
       requireKind(need, "a need");
       requireText(need.id, "the id of a need");
-      requireTexts(need, "need", ["id", "apiVersion", "kind", "namespace", "namespaceSelector", "name", "labelSelector"]);
-      for (const name of need.names ?? []) requireText(name, "a name of a need");
+      const { names = [], ...texts } = need;
+      requireTexts(texts, "need", ["id", "apiVersion", "kind", "namespace", "namespaceSelector", "name", "labelSelector"]);
+      require(Array.isArray(names), "the names of a need", "a list", names);
+      for (const name of names) requireText(name, "a name of a need");
     }
     this.fields.needs.push(...needs.map((need) => ({ names: [], ...need })));
     return this;

@@ -94,6 +94,7 @@ async fn a_cat_set_starts_in_order_changes_the_last_first_and_retains_its_claims
     // Surplus ones go one after the other, the last first, and so do all in the end.
     scenario.apply(&cat_set(1, "2")).await;
     scenario.until(CAT_SET, "c", "one", ready(1)).await;
+    scenario.until_gone(POD, "c-1").await;
     scenario.apply(&cat_set(2, "2")).await;
     scenario.until_there(POD, "c-1").await;
     set_ready(&scenario, "c-1", true).await;
