@@ -78,7 +78,10 @@ pub(super) async fn decorate(
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) if error.is_not_found() || error.is_lost_race() => return Ok(Decorated::ParentChanged),
-        Err(error) if error.is_conflict() => return Err(ReconcileError::Contested { manager, error }),
+        Err(error) if error.is_conflict() => {
+            let error = Box::new(error);
+            return Err(ReconcileError::Contested { manager, error });
+        }
         Err(error) => return Err(error.into()),
     };
     let is_same = answer.metadata.resource_version == live.metadata.resource_version;

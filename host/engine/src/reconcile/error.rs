@@ -43,7 +43,7 @@ pub(super) enum ReconcileError {
     #[error("{0}")]
     FieldsRefused(String),
     #[error("{manager:?} cannot give it fields that another manager has set: {error}")]
-    Contested { manager: String, error: ApiError },
+    Contested { manager: String, error: Box<ApiError> },
     #[error(transparent)]
     ProofKey(#[from] ProofKeyError),
     #[error("{}", join(.0))]
@@ -127,7 +127,8 @@ impl ReconcileError {
     pub(super) fn backoff(&self) -> Action {
         let errors = match self {
             Self::Api(errors) => errors.as_slice(),
-            Self::Status(error) | Self::Contested { error, .. } => std::slice::from_ref(error),
+            Self::Status(error) => std::slice::from_ref(error),
+            Self::Contested { error, .. } => std::slice::from_ref(&**error),
             _ => &[],
         };
         let is_obstructed = match self {
