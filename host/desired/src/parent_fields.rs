@@ -184,3 +184,6 @@ fn contains(live: &Value, body: &Value) -> bool {
         (live, body) => live == body,
     }
 }
+
+#[cfg(test)]
+mod tests;
