@@ -222,7 +222,7 @@ fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_confi
         let text = format!(
             "controllers:\n- name: c\n  plugin: p.wasm\n  parent: {{apiVersion: test.operator-host.dev/v1, kind: \
              ClusterPuppet}}\n  children: [{{apiVersion: v1, kind: ConfigMap}}, {{apiVersion: v1, kind: Secret}}, \
-             {{apiVersion: v1, kind: PersistentVolumeClaim}}]\n  reads: [{{apiVersion: v1, kind: ConfigMap}}]\n  otherNamespaces: [{namespaces}]\n"
+             {{apiVersion: v1, kind: PersistentVolumeClaim}}, {{apiVersion: operator-host.dev/v1alpha1, kind: External}}]\n  reads: [{{apiVersion: v1, kind: ConfigMap}}]\n  otherNamespaces: [{namespaces}]\n"
         );
         desk.file("config.yaml", text).to_str().unwrap().to_owned()
     };
