@@ -38,8 +38,9 @@ enum Required {
 /// A need of a parent.
 struct Entry {
     parent: NamespacedName,
-    /// `None`: all. A namespace selector counts as all: what it picks is decided when the plugin is called.
     namespace: Option<String>,
+    /// A namespace selector counts as every namespace: what it picks is decided when the plugin is called.
+    is_everywhere: bool,
     has_namespace_selector: bool,
     selector: Selector,
 }
@@ -94,7 +95,7 @@ impl Needs {
         // A cluster-scoped object is in the reach of the parents of every namespace.
         candidates
             .filter(|entry| {
-                entry.namespace.is_none() || namespace.is_none() || namespace == entry.namespace.as_ref()
+                entry.is_everywhere || namespace.is_none() || namespace == entry.namespace.as_ref()
             })
             .filter(|entry| entry.selector.matches(object.labels()))
             .map(|entry| entry.parent.clone())
@@ -132,7 +133,8 @@ impl Index {
             for required in required(need, &selector) {
                 by_required.entry(required).or_default().push(Entry {
                     parent: parent.clone(),
-                    namespace: namespace.filter(|_| !need.is_everywhere()).cloned(),
+                    namespace: namespace.cloned(),
+                    is_everywhere: need.is_everywhere(),
                     has_namespace_selector: need.namespace_selector.is_some(),
                     selector: selector.clone(),
                 });
