@@ -181,7 +181,7 @@ async fn fields_that_no_path_names_change_nothing_and_are_named() {
         let orders = json!({"response": {"parent": parent, "children": [child]}});
         world.deployment(name, orders).await;
         world
-            .until_event(name, &format!("Warning FieldsRefused: {says}"))
+            .until_event(name, &format!("Warning ParentFieldsRefused: {says}"))
             .await;
     }
     assert!(

@@ -328,7 +328,7 @@ fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> (Verd
         ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
         ReconcileError::Unreadable => (stalled("Unreadable"), Action::OnChange),
         ReconcileError::OtherController(_) => (stalled("OtherController"), Action::OnChange),
-        ReconcileError::FieldsRefused(_) => (stalled("FieldsRefused"), Action::Backoff),
+        ReconcileError::FieldsRefused(_) => (stalled("ParentFieldsRefused"), Action::Backoff),
         ReconcileError::Contested { .. } => (stalled("Contested"), error.backoff()),
         ReconcileError::ProofKey(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
         ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
