@@ -28,7 +28,7 @@ const BEFORE: [&str; 27] = [
     "KIND_NOT_LISTED:&str=\"",
     "BACK_OFF:&str=\"",
     "refused(\"",
-    "Stop::failed(\"",
+    "::failed(\"",
     "Refused::new(\"",
     "PLUGIN_REFUSED:&str=\"",
     "FORBIDDEN:&str=\"",
