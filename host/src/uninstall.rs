@@ -1,9 +1,11 @@
 //! Removes what the host wrote on the parents: its finalizers, so that they can be deleted without it, and its conditions,
 //! which nobody updates any more.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::ListParams;
 use kube::core::DynamicObject;
@@ -19,11 +21,9 @@ use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::{Config, ControllerConfig, object};
 use operator_host_contract::Kind;
-use operator_host_core::object::{CLEANED_UP_ANNOTATION, NamespacedName, is_terminating, next_page};
+use operator_host_core::object::{CLEANED_UP_ANNOTATION, NamespacedName, is_terminating};
 use operator_host_engine::reconcile::status::owned;
 
-/// The number of objects per page of a list.
-const PAGE: u32 = 500;
 /// How often to look whether the holder of the Lease renews it.
 const LOOK: Duration = Duration::from_secs(1);
 /// The number of attempts for a parent that changes meanwhile.
@@ -267,30 +267,18 @@ impl Uninstall<'_> {
 
     /// Lists the parents in the namespaces of the configuration, metadata only.
     async fn list(&self, kind: &Kind, resource: &ResolvedKind) -> (Vec<DynamicObject>, Vec<anyhow::Error>) {
-        let namespaces = &self.config.namespaces;
-        let scopes: Vec<Option<&str>> = match resource.namespaced && !namespaces.is_empty() {
-            true => namespaces.iter().map(|it| Some(it.as_str())).collect(),
-            false => vec![None],
-        };
         let (mut objects, mut errors) = (Vec::new(), Vec::new());
-        for namespace in scopes {
+        for namespace in self.config.places(resource.namespaced) {
             let api = Objects::new(self.client.clone(), &resource.api, namespace);
-            let mut params = ListParams::default().limit(PAGE);
-            loop {
-                match api.list_metadata(&params).await {
-                    Ok(page) => {
-                        params.continue_token = next_page(&page.metadata);
-                        objects.extend(page.items);
-                    }
+            let mut all = pin!(api.all_metadata(ListParams::default()));
+            while let Some(object) = all.next().await {
+                match object {
+                    Ok(object) => objects.push(object),
                     Err(error) => {
                         let place = namespace.map(|namespace| format!(" in {namespace}"));
                         let (place, error) = (place.unwrap_or_default(), said(&error));
                         errors.push(anyhow!("cannot list {kind}{place}: {error}"));
-                        break;
                     }
-                }
-                if params.continue_token.is_none() {
-                    break;
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The objects of one kind at the API server, read as a watch reads them: of an object that is nested too deep, only
 //! the metadata are read. `kube::Api` reads nothing of an answer with such an object, and logs the whole text of it.
 
+use futures::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Request};
 use kube::core::{ApiResource, DynamicObject, ObjectList};
 use kube::{Client, Error, Resource as _, Result};
@@ -8,7 +9,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::cache::Whole;
-use operator_host_core::object::escaped_name;
+use operator_host_core::object::{escaped_name, next_page};
+
+/// The number of objects per page of a list.
+const PAGE: u32 = 500;
 
 /// The objects of one kind, in one namespace or in the whole cluster. The methods are those of `kube::Api`. A method with
 /// `metadata` in its name reads only the metadata.
@@ -61,6 +65,21 @@ impl Objects {
 
     pub async fn list_metadata(&self, params: &ListParams) -> Result<ObjectList<DynamicObject>> {
         self.several(self.request.list_metadata(params)).await
+    }
+
+    /// Reads the metadata of all objects that a list has, a page at a time. An error is the last item.
+    pub fn all_metadata(&self, params: ListParams) -> impl Stream<Item = Result<DynamicObject>> + '_ {
+        let first = Some(params.limit(PAGE));
+        let pages = stream::try_unfold(first, async |params: Option<ListParams>| {
+            let Some(mut params) = params else {
+                return Ok::<_, Error>(None);
+            };
+            let page = self.list_metadata(&params).await?;
+            params.continue_token = next_page(&page.metadata);
+            let next = params.continue_token.is_some().then_some(params);
+            Ok(Some((stream::iter(page.items).map(Ok), next)))
+        });
+        pages.try_flatten()
     }
 
     pub async fn create(&self, params: &PostParams, object: &DynamicObject) -> Result<DynamicObject> {

@@ -307,6 +307,16 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Returns where the host looks for the objects of a kind: in its namespaces; or everywhere (`None`), as for a kind that is not
+    /// namespaced.
+    #[must_use]
+    pub fn places(&self, namespaced: bool) -> Vec<Option<&str>> {
+        match namespaced && !self.namespaces.is_empty() {
+            true => self.namespaces.iter().map(|it| Some(it.as_str())).collect(),
+            false => vec![None],
+        }
+    }
+
     /// Reads and validates the file. Relative paths in it start at its folder.
     ///
     /// # Errors

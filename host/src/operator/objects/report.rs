@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use super::admit::{Refused, decorated_by, ran};
 use super::records::Records;
-use super::undecorate::{delete_children, take_back_fields};
+use super::undecorate::undecorate;
 use super::{all, status};
 use crate::ui::RunningControllers;
 use crate::uninstall::Uninstall;
@@ -259,11 +259,8 @@ impl Reporter {
         let writer = self.writers.writer(controller.service_account.as_ref());
         let writer = writer.map_err(|error| error.to_string())?;
         let kinds = Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics));
-        let deleted = delete_children(&self.client, &writer, &kinds, config, &controller).await;
+        let deleted = undecorate(&self.client, &writer, &kinds, config, &controller).await;
         let deleted = deleted.map_err(stays)?;
-        take_back_fields(&self.client, &writer, &kinds, config, &controller)
-            .await
-            .map_err(stays)?;
         info!(
             controller = controller.name,
             deleted, "deleted the children of a Controller that decorated"
