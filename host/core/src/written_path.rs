@@ -92,19 +92,19 @@ impl fmt::Display for WrittenPath {
     }
 }
 
-/// The steps to a field, and the text from which they were read.
-pub type Path<'a> = (Vec<Step>, &'a str);
-
 /// Parses a list of paths, with commas between them.
 ///
 /// # Errors
 /// The text that is no path.
-pub fn parse(text: &str) -> Result<Vec<Path<'_>>, &str> {
+pub fn parse(text: &str) -> Result<Vec<WrittenPath>, &str> {
     let mut paths = Vec::new();
     let mut rest = text.trim();
     loop {
         let (steps, after) = path(rest).ok_or(rest)?;
-        paths.push((steps, rest[..rest.len() - after.len()].trim()));
+        paths.push(WrittenPath {
+            steps,
+            text: rest[..rest.len() - after.len()].trim().into(),
+        });
         match after.strip_prefix(',') {
             Some(more) => rest = more.trim_start(),
             None if after.is_empty() => return Ok(paths),
@@ -188,7 +188,7 @@ mod tests {
                 }
             };
             let words = |steps: &[Step]| steps.iter().map(word).collect::<Vec<_>>().join("|");
-            let paths = parse(text).map(|paths| paths.into_iter().map(|(steps, _)| words(&steps)).collect());
+            let paths = parse(text).map(|paths| paths.iter().map(|path| words(path.steps())).collect());
             paths as Result<Vec<_>, _>
         };
         let two = names("spec.replicas, data[\"app.properties\"]").unwrap();
@@ -220,6 +220,6 @@ mod tests {
             assert!(names(bad).is_err(), "{bad}");
         }
         assert_eq!(parse("a, b[").unwrap_err(), "b[");
-        assert_eq!(parse("a , b[\"c\"]").unwrap()[1].1, "b[\"c\"]");
+        assert_eq!(parse("a , b[\"c\"]").unwrap()[1].to_string(), "b[\"c\"]");
     }
 }

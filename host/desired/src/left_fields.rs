@@ -10,7 +10,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use operator_host_core::managed_fields::{below, fields, is_apply_of, owned_part};
-use operator_host_core::written_path::{self, Step};
+use operator_host_core::written_path::{self, Step, WrittenPath};
 
 /// Maximum number of left fields of a child.
 const MAX_FIELDS: usize = 32;
@@ -19,7 +19,7 @@ const MAX_FIELDS: usize = 32;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeftField {
     /// The way to it, which ends with a field.
-    path: Vec<Step>,
+    path: WrittenPath,
     /// The value for an object that does not exist yet.
     initial: Option<Value>,
 }
@@ -45,14 +45,15 @@ pub fn take(text: &str, body: &mut Value, live: Option<&DynamicObject>) -> Resul
     }
     paths
         .into_iter()
-        .map(|(path, text)| {
-            if let Step::Field(first) = &path[0]
+        .map(|path| {
+            let text = path.to_string();
+            if let Some(Step::Field(first)) = path.steps().first()
                 && matches!(first.as_str(), "apiVersion" | "kind" | "metadata" | "status")
             {
-                return Err(wrong(text));
+                return Err(wrong(&text));
             }
-            let initial = remove(body, &path);
-            if initial.is_none() && !may_appear(body, &path, live) {
+            let initial = remove(body, path.steps());
+            if initial.is_none() && !may_appear(body, path.steps(), live) {
                 return Err(format!(
                     "the child has no field {text:?}: correct the path, or give the field its first value. A name that has \
                      dots is written as in `data[\"app.properties\"]`"
@@ -78,7 +79,7 @@ fn may_appear(body: &Value, path: &[Step], live: Option<&DynamicObject>) -> bool
 pub fn add_initial(fields: &[LeftField], body: &mut Value) {
     for LeftField { path, initial } in fields {
         if let Some(initial) = initial {
-            insert(body, path, initial.clone());
+            insert(body, path.steps(), initial.clone());
         }
     }
 }
@@ -95,14 +96,14 @@ pub fn add_owned(
     for LeftField { path, .. } in left {
         let (ours, others): (Vec<_>, Vec<_>) = managed
             .iter()
-            .filter_map(|entry| Some((entry, part(entry, path)?)))
+            .filter_map(|entry| Some((entry, part(entry, path.steps())?)))
             .partition(|(entry, _)| is_apply_of(entry, manager));
         let others: Vec<&Value> = others.into_iter().map(|(_, part)| part).collect();
-        if let Some(value) = path.iter().try_fold(live, |value, step| step.find(value))
+        if let Some(value) = path.steps().iter().try_fold(live, |value, step| step.find(value))
             && let Some((_, ours)) = ours.first()
             && let Some(own) = owned_part(value, ours, &others)
         {
-            insert(body, path, own);
+            insert(body, path.steps(), own);
         }
     }
 }
