@@ -406,11 +406,21 @@ impl Reflector {
     /// Returns the names of the objects that a manager has applied fields of.
     #[must_use]
     pub fn applied_by(&self, manager: &str) -> Vec<NamespacedName> {
-        let is_applied = |name: &NamespacedName| {
-            let managed = self.get_managed(name).map(|(_, managed)| managed);
-            managed.is_some_and(|managed| managed.iter().any(|entry| is_apply_of(entry, manager)))
+        // The store is not locked while texts are read: that takes long for many objects.
+        let texts: Vec<_> = {
+            let store = self.inner.read();
+            let texts = store.texts();
+            texts
+                .map(|(name, text)| (Arc::clone(name), Arc::clone(text)))
+                .collect()
         };
-        self.names().into_iter().filter(is_applied).collect()
+        let is_applied = |text: &Text| {
+            text.managed_fields()
+                .iter()
+                .any(|entry| is_apply_of(entry, manager))
+        };
+        let applied = texts.into_iter().filter(|(_, text)| is_applied(text));
+        applied.map(|(name, _)| NamespacedName::clone(&name)).collect()
     }
 
     /// Reports whether an object is known.

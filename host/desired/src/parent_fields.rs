@@ -127,8 +127,8 @@ fn refused(value: &Value, tails: &[&[Step]]) -> Option<(FieldPath, Why)> {
     }
 }
 
-/// Returns whether an object is as `manager` applied `body` to it: it owns each field of it and no other, and nobody else has changed
-/// one. `managed` are the object's managed fields.
+/// Reports whether `manager` owns every field of `body` in an object, and no other. A field that others change or remove is not its
+/// own any more. `managed` are the object's managed fields.
 #[must_use]
 pub fn is_applied(body: &Value, live: &DynamicObject, managed: &[ManagedFieldsEntry], manager: &str) -> bool {
     match applied_by(managed, manager) {
@@ -166,11 +166,17 @@ fn has_more(entry: &Value, value: &Value) -> bool {
     )
 }
 
-/// Returns whether an object has each value of a body.
+/// Reports whether an object has each value of a body.
 #[must_use]
 pub fn has_values(live: &DynamicObject, body: &Value) -> bool {
-    let live = serde_json::to_value(live).unwrap_or_default();
-    contains(&live, body)
+    let metadata = serde_json::to_value(&live.metadata).unwrap_or_default();
+    let mut fields = body.as_object().into_iter().flatten();
+    fields.all(|(name, body)| match name.as_str() {
+        // Those of the object for which the body was made.
+        "apiVersion" | "kind" => true,
+        "metadata" => contains(&metadata, body),
+        name => live.data.get(name).is_some_and(|live| contains(live, body)),
+    })
 }
 
 fn contains(live: &Value, body: &Value) -> bool {

@@ -25,7 +25,7 @@ pub(super) async fn call(
 ) -> Result<(Response, Option<Share>), ReconcileError> {
     let parent = &subject.parent;
     run.memory(|memory| {
-        // What the plugin changes in a parent that it decorates must not make it begin anew.
+        // A change that the plugin made in a parent that it decorates must not reset its pace.
         let generation = parent
             .metadata
             .generation

@@ -63,10 +63,10 @@ pub(super) async fn decorate(
     let Some((live, managed)) = run.caches.managed_parent(run.name) else {
         return Ok(Decorated::ParentChanged);
     };
+    let digest = || Digest::of(body.to_string().as_bytes());
     // The API server may keep a value in another form, so what was applied last counts as well.
-    let digest = Digest::of(body.to_string().as_bytes());
-    let is_known = run.memory(|memory| memory.decorated == Some(digest));
-    if is_applied(body, &live, &managed, &manager) && (is_known || has_values(&live, body)) {
+    let is_known = || run.memory(|memory| memory.decorated == Some(digest()));
+    if is_applied(body, &live, &managed, &manager) && (has_values(&live, body) || is_known()) {
         return Ok(Decorated::Unchanged);
     }
     let key = ChildRef::of(parent);
@@ -86,7 +86,7 @@ pub(super) async fn decorate(
     };
     let is_same = answer.metadata.resource_version == live.metadata.resource_version;
     run.memory(|memory| {
-        memory.decorated = Some(digest);
+        memory.decorated = Some(digest());
         if !is_same {
             memory.pace(key.identity()).wrote(Cause::Change, Instant::now());
         }
@@ -104,9 +104,6 @@ pub(super) async fn decorate(
 /// # Errors
 /// As [`decorate`].
 pub(super) async fn take_back(run: &Run<'_>, object: &DynamicObject) -> Result<(), ReconcileError> {
-    if !has_fields(run, object) {
-        return Ok(());
-    }
     let body = parent_fields::body(object, &Map::new(), &[]).map_err(ReconcileError::FieldsRefused)?;
     decorate(run, object, &body).await.map(drop)
 }
