@@ -283,18 +283,12 @@ pub const Response = struct {
 
     /// Sets the parent's whole status, but for what the host writes.
     pub fn setStatus(response: *Response, status: anytype) Failure!void {
-        try requireJson(status, "status");
-        const text = try json(status);
-        if (text[0] != '{') wrong("status", "must be an object");
-        response.status = .{ .text = text };
+        response.status = try objectText(status, "status");
     }
 
     /// Sets the fields that the parent should have: for a Controller that decorates, below the paths of its `fields`.
     pub fn setParent(response: *Response, fields: anytype) Failure!void {
-        try requireJson(fields, "parent");
-        const text = try json(fields);
-        if (text[0] != '{') wrong("parent", "must be an object");
-        response.parent = .{ .text = text };
+        response.parent = try objectText(fields, "parent");
     }
 
     pub fn condition(response: *Response, it: Condition) Failure!void {
@@ -560,6 +554,13 @@ fn requireJson(value: anytype, path: []const u8) Failure!void {
         },
         else => {},
     }
+}
+
+fn objectText(value: anytype, path: []const u8) Failure!Json {
+    try requireJson(value, path);
+    const text = try json(value);
+    if (text[0] != '{') wrong(path, "must be an object");
+    return .{ .text = text };
 }
 
 fn wrong(path: []const u8, what: []const u8) noreturn {

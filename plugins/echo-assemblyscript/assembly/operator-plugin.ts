@@ -371,18 +371,12 @@ export class Response {
 
   /** Sets the parent's whole status, but for what the host writes. */
   status<T>(status: T): Response {
-    const text = JSON.stringify<T>(status);
-    requireJson(text, "the status");
-    if (!text.startsWith("{")) throw new Error(`the status must be an object (it is ${text})`);
-    return this.set("status", text);
+    return this.set("status", objectText(JSON.stringify<T>(status), "the status"));
   }
 
   /** Sets the fields that the parent should have: for a Controller that decorates, below the paths of its `fields`. */
   parent<T>(fields: T): Response {
-    const text = JSON.stringify<T>(fields);
-    requireJson(text, "the parent");
-    if (!text.startsWith("{")) throw new Error(`the parent must be an object (it is ${text})`);
-    return this.set("parent", text);
+    return this.set("parent", objectText(JSON.stringify<T>(fields), "the parent"));
   }
 
   /** Adds a condition, with the status `True`, `False` or `Unknown`. `Ready` replaces the one that the host derives. */
@@ -444,6 +438,12 @@ export class Response {
 
 function requireText(text: string, what: string): void {
   if (text == "") throw new Error(`${what} must be a text that is not empty`);
+}
+
+function objectText(text: string, what: string): string {
+  requireJson(text, what);
+  if (!text.startsWith("{")) throw new Error(`${what} must be an object (it is ${text})`);
+  return text;
 }
 
 /** Finds numbers that JSON does not have: they stand between its texts. */

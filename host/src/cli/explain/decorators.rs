@@ -9,7 +9,7 @@ use super::kinds::Kinds;
 use operator_host_cluster::objects::Objects;
 use operator_host_contract::Kind;
 use operator_host_core::managed_fields::applied_by;
-use operator_host_core::object::{NamespacedName, Selector};
+use operator_host_core::object::{FIELD_MANAGER_PREFIX, NamespacedName, Selector};
 
 /// A Controller that decorates the object.
 #[derive(Debug, PartialEq)]
@@ -81,7 +81,7 @@ fn decorator(controller: &DynamicObject, object: &DynamicObject) -> Option<Decor
     let managed = object.metadata.managed_fields.as_deref().unwrap_or_default();
     Some(Decorator {
         problem: problem.map(|it| it["reason"].as_str().unwrap_or_default().to_owned()),
-        has_fields: applied_by(managed, &format!("operator-host/{name}")).is_some(),
+        has_fields: applied_by(managed, &format!("{FIELD_MANAGER_PREFIX}{name}")).is_some(),
         name,
     })
 }
