@@ -11,9 +11,13 @@ const CLAIM: &str = "v1/PersistentVolumeClaim";
 const CAT_SET: &str = "ctl.enisoc.com/v1/CatSet";
 const LIST: &str = "examples.metacontroller.io/v1alpha1/ConfigMapList";
 
+/// What lives as long as a test: the control plane, of its own since the kinds of the examples would show up in other tests, and the
+/// folder of the plugin.
+type Kept = (ControlPlane, TempDir);
+
 /// Builds the plugin of an example for a kind as an author does, installs the definitions, and starts a controller with it;
 /// `more` are the other lines of its configuration.
-async fn moved(example: &str, kind: &str, more: &str) -> (Scenario, Host, TempDir) {
+async fn moved(example: &str, kind: &str, more: &str) -> (Scenario, Host, Kept) {
     let name = kind.rsplit('/').next().unwrap().to_lowercase();
     let folder = root().join("tests/fixtures/metacontroller");
     let definitions = folder.join("definitions.yaml");
@@ -32,7 +36,8 @@ async fn moved(example: &str, kind: &str, more: &str) -> (Scenario, Host, TempDi
     let (is_built, printed) = run(&mut make_command(&desk, &name, &format!("build/{name}.wasm")));
     assert!(is_built, "{printed}");
 
-    let scenario = Scenario::new(&name).await;
+    let cluster = own_cluster(Options::default().with_audit()).await;
+    let scenario = Scenario::within(&cluster, &name).await;
     let text = std::fs::read_to_string(definitions).unwrap();
     install(&scenario.client, scenario.folder.path(), &text).await;
     let (version, kind) = kind.rsplit_once('/').unwrap();
@@ -41,7 +46,7 @@ async fn moved(example: &str, kind: &str, more: &str) -> (Scenario, Host, TempDi
     );
     let config = scenario.config_in(&desk.path().join(format!("{name}/build")), &controller);
     let host = scenario.start_with(&config, &[]);
-    (scenario, host, desk)
+    (scenario, host, (cluster, desk))
 }
 
 /// Its claim has no class, so nothing binds it, and the stand-in for nodes leaves the Pods alone.
@@ -64,7 +69,7 @@ fn cat_set(replicas: u32, value: &str) -> String {
 #[tokio::test]
 async fn a_cat_set_starts_in_order_changes_the_last_first_and_retains_its_claims() {
     let more = "  children: [{apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: PersistentVolumeClaim}]\n";
-    let (scenario, host, _desk) = moved("catset", CAT_SET, more).await;
+    let (scenario, host, (cluster, _desk)) = moved("catset", CAT_SET, more).await;
     scenario.apply(&cat_set(3, "1")).await;
     until_values(&scenario, &[("c-0", "1")]).await;
     let says = "Reconciling=True WaitingForChild: Pod catset/c-1 waits for Pod catset/c-0";
@@ -102,7 +107,7 @@ async fn a_cat_set_starts_in_order_changes_the_last_first_and_retains_its_claims
     scenario.remove(CAT_SET, "c").await;
     assert_eq!(scenario.names(POD).await, Vec::<String>::new());
     assert_eq!(scenario.names(CLAIM).await, ["www-c-0", "www-c-1", "www-c-2"]);
-    let writes = scenario.all_writes(cluster().await).await;
+    let writes = scenario.all_writes(&cluster).await;
     let deleted = writes_to(&writes, "pods")
         .into_iter()
         .filter(|did| did.starts_with("delete"));
@@ -115,7 +120,7 @@ async fn a_cat_set_starts_in_order_changes_the_last_first_and_retains_its_claims
 async fn a_list_of_config_maps_follows_those_of_other_namespaces() {
     let more = "  children: [{apiVersion: v1, kind: ConfigMap}]\n  reads: [{apiVersion: v1, kind: ConfigMap}]\n  \
                 otherNamespaces: ['configmaplist-*']\n";
-    let (scenario, _host, _desk) = moved("configmap-list-v2", LIST, more).await;
+    let (scenario, _host, _kept) = moved("configmap-list-v2", LIST, more).await;
     let list = |more: &str| {
         format!(
             "{{apiVersion: examples.metacontroller.io/v1alpha1, kind: ConfigMapList, metadata: {{name: l}}, spec: {{sourceLabels: {{app: my-app}}{more}}}}}"
@@ -155,7 +160,7 @@ async fn the_update_strategies_change_a_child_when_it_is_deleted_or_delete_it() 
     const MORE: &str = "  children: [{apiVersion: v1, kind: ConfigMap}]\n";
     for (kind, is_recreated) in [("OnDeleteDemo", false), ("RecreateDemo", true)] {
         let kind = format!("ctl.example.com/v1/{kind}");
-        let (scenario, _host, _desk) = moved("update-strategy", &kind, MORE).await;
+        let (scenario, _host, _kept) = moved("update-strategy", &kind, MORE).await;
         let says = async |text: &str| {
             let name = kind.rsplit('/').next().unwrap();
             let demo = format!(
