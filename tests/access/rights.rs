@@ -57,7 +57,8 @@ fn config(scenario: &Scenario, only: Option<&str>) -> PathBuf {
     let plugins = root().join("plugins/target/plugins");
     let mut text = head.replace("../plugins", &plugins.display().to_string());
     // The first leader waits for the duration of a lease.
-    text.push_str("lease: {duration: 2s, renewDeadline: 1500ms, retryPeriod: 500ms}\n");
+    // The first leader waits for the duration of a lease; a leader must outlive a pause of a busy machine.
+    text.push_str("lease: {duration: 6s, renewDeadline: 5s, retryPeriod: 500ms}\n");
     text.push_str(&format!("namespaces: [{}]\ncontrollers:\n", scenario.namespace));
     for controller in controllers.split("  - name: ").skip(1) {
         let name = controller.lines().next().unwrap();
@@ -263,7 +264,7 @@ async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_th
             one_is_missing(&limited, *sample, resource, verb).await;
         });
     futures::stream::iter(cases)
-        .buffer_unordered(4)
+        .buffer_unordered(6)
         .collect::<Vec<_>>()
         .await;
 }
