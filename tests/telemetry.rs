@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use self::collector::{Collector, hex, samples, shown, sum, text};
 use crate::samples::echo::{CONTROLLER, ECHO, echo};
-use crate::support::measure::resident;
+use crate::support::measure::anonymous;
 
 /// What is said about telemetry.
 const PAGE: &str = include_str!("../host/docs/telemetry.md");
@@ -403,7 +403,7 @@ async fn hundreds_of_slow_requests_to_the_health_port_cost_little_and_keep_no_pr
     let host = scenario.start(CONTROLLER);
     host.until_log("controller started").await;
     let port = port(&host).await;
-    let before = resident(&host);
+    let before = anonymous(&host);
     let mut connections = Vec::new();
     for _ in 0..400 {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -413,7 +413,7 @@ async fn hundreds_of_slow_requests_to_the_health_port_cost_little_and_keep_no_pr
         connections.push(stream);
     }
     assert_eq!(get_from(port, "/livez").await, (200, "ok".into()));
-    let grown = resident(&host).saturating_sub(before) >> 20;
+    let grown = anonymous(&host).saturating_sub(before) >> 20;
     assert!(grown <= 16, "it grew by {grown} MiB");
     // Answers that nobody reads.
     for stream in &mut connections {
@@ -423,6 +423,6 @@ async fn hundreds_of_slow_requests_to_the_health_port_cost_little_and_keep_no_pr
             .await;
     }
     assert_eq!(get_from(port, "/livez").await, (200, "ok".into()));
-    let grown = resident(&host).saturating_sub(before) >> 20;
+    let grown = anonymous(&host).saturating_sub(before) >> 20;
     assert!(grown <= 16, "it grew by {grown} MiB");
 }

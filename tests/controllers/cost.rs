@@ -58,7 +58,7 @@ async fn from_one_apply_to_the_first_child_takes_at_most_a_second_more_than_an_e
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
-/// Returns the resident memory of a host once all controllers run and it does not fall any more.
+/// Returns the anonymous memory of a host once all controllers run and it does not fall any more.
 async fn idle(host: &Host) -> f64 {
     let start = Instant::now();
     while host.log().matches("\"controller started\"").count() < MANY {
@@ -66,11 +66,11 @@ async fn idle(host: &Host) -> f64 {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     // It gives memory back some seconds after a burst.
-    let mut least = measure::resident(host);
+    let mut least = measure::anonymous(host);
     let mut since = Instant::now();
     while since.elapsed() < Duration::from_secs(15) {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let now = measure::resident(host);
+        let now = measure::anonymous(host);
         if now < least {
             (least, since) = (now, Instant::now());
         }
@@ -164,7 +164,7 @@ async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() 
     measure::report(
         "controllers-memory",
         &format!(
-            "{MANY} controllers: {:.1} MB resident as entries of the file, {:.1} MB as Controllers with ConfigMaps, {each:.1} KB more each",
+            "{MANY} controllers: {:.1} MB as entries of the file, {:.1} MB as Controllers with ConfigMaps, {each:.1} KB more each",
             of_file / MB,
             of_objects / MB
         ),

@@ -21,6 +21,11 @@ pub fn resident(host: &Host) -> u64 {
     memory(host).resident
 }
 
+/// Returns the anonymous memory of a host in bytes. It shows growth: the host unmaps its code once, some seconds after its start.
+pub fn anonymous(host: &Host) -> u64 {
+    memory(host).anonymous
+}
+
 /// Returns the peak of the resident memory of a host in bytes, since [`forget_peak`] or its start.
 pub fn peak(host: &Host) -> u64 {
     memory(host).peak

@@ -29,7 +29,7 @@ const STUCK: Duration = Duration::from_millis(1500);
 const RESTART: Duration = Duration::from_secs(20);
 /// How much longer a round may last while Kubernetes' own controllers have not rolled out a Deployment.
 const ROLLOUTS: Duration = Duration::from_secs(180);
-/// How much more resident memory a host may use at the end of a round than at the end of its first one.
+/// How much more anonymous memory a host may use at the end of a round than at the end of its first one.
 const GROWTH: u64 = 64 << 20;
 
 /// A deviation from the expected state.
@@ -503,7 +503,7 @@ pub(crate) fn growth(memory: &[(u64, u64)]) -> Option<Violation> {
     grown.map(|(now, first)| {
         let mb = |bytes: &u64| bytes / 1_000_000;
         Violation::new(format!(
-            "a host has {} MB resident; {} MB after its first round",
+            "a host has {} MB of anonymous memory; {} MB after its first round",
             mb(now),
             mb(first)
         ))

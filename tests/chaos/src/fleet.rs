@@ -267,11 +267,11 @@ impl Fleet {
         .collect()
     }
 
-    /// Returns the resident memory of each host in bytes, now and at the end of its first full round.
+    /// Returns the anonymous memory of each host in bytes, now and at the end of its first full round.
     pub(crate) fn memory(&mut self) -> Vec<(u64, u64)> {
         let each = self.replicas.iter_mut();
         each.filter_map(|replica| {
-            let now = process::memory(replica.process.as_ref()?.id()).ok()?.resident;
+            let now = process::memory(replica.process.as_ref()?.id()).ok()?.anonymous;
             Some((now, *replica.memory.get_or_insert(now)))
         })
         .collect()
