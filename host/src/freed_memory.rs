@@ -2,6 +2,9 @@
 //!
 //! glibc keeps what is freed between blocks that are still in use, as after a first list or a resync of all parents. It
 //! gives those pages back only when asked. That costs a few milliseconds, so it is done only after some work.
+//!
+//! The code that only a start needs, such as that of the command line and of TLS keys, stays mapped as well. It is unmapped once:
+//! the kernel keeps it among its cached files, and maps again what runs.
 
 use std::time::Duration;
 
@@ -18,6 +21,9 @@ pub(crate) async fn keep_returning() {
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut trimmed = Duration::ZERO;
+    tick.tick().await;
+    tick.tick().await;
+    unmap_code();
     loop {
         tick.tick().await;
         if processor_time().saturating_sub(trimmed) >= WORK {
@@ -39,6 +45,53 @@ fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Unmaps the pages of the program's code. Each is mapped again, without a read from the disk, when it runs.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code, reason = "see SAFETY")]
+fn unmap_code() {
+    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let Some(range) = code_of(&program.to_string_lossy(), &maps) else {
+        return;
+    };
+    let (start, length) = (range.start as *mut libc::c_void, range.len());
+    // SAFETY: the range is a private mapping of a file that may be read and run, and not written, so each of its pages is that of
+    // the file, and will be so again when it is mapped on the next access.
+    unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
+}
+
+#[cfg(not(target_os = "linux"))]
+const fn unmap_code() {}
+
+/// Returns the addresses of the program's code, as the lines of `/proc/self/maps` have them.
+fn code_of(program: &str, maps: &str) -> Option<std::ops::Range<usize>> {
+    let mut code = maps
+        .lines()
+        .filter(|line| line.ends_with(program) && line.contains(" r-xp "));
+    let (start, end) = code.next()?.split_once(' ')?.0.split_once('-')?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    Some(address(start)?..address(end)?)
+}
+
 /// Other allocators decide for themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 const fn trim() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_is_what_runs_of_the_program_and_cannot_be_written() {
+        let maps = "1000-2000 r--p 0 fe:00 1 /bin/host\n2000-5000 r-xp 1000 fe:00 1 /bin/host\n5000-6000 rw-p 0 fe:00 1 /bin/host\n\
+                    7000-8000 r-xp 0 fe:00 2 /lib/libc.so\n";
+        assert_eq!(code_of("/bin/host", maps), Some(0x2000..0x5000));
+        assert_eq!(code_of("/bin/other", maps), None);
+    }
+
+    #[test]
+    fn the_program_goes_on_when_its_code_is_unmapped() {
+        unmap_code();
+        assert!(!processor_time().is_zero());
+    }
+}

@@ -23,7 +23,6 @@ use self::objects::Objects;
 use self::objects::admit::{LastAllowed, admit};
 use self::objects::report::{Decided, Reporter};
 use self::objects::waiting;
-use crate::freed_memory;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::log::Level;
 use crate::ui::{self, RunningControllers, Sources};
@@ -278,7 +277,6 @@ pub async fn run(
         () = stop.cancelled() => {}
         () = follow(&mut controllers, configurations, of_cluster, &level, &start, &instruments.health) => {}
         () = connection.keep_asking(asking) => {}
-        () = freed_memory::keep_returning() => {}
     }
     reporting.abort();
     let forgotten = tokio::time::Instant::now() + FORGOTTEN;

@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::support::measure::{follow, peak, resident};
+use super::support::measure::{anonymous, follow, peak, resident};
 use super::support::{Host, Scenario, own_cluster};
 use super::table::{Figure, Spread, Table, megabytes, millis};
 
@@ -101,7 +101,7 @@ async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Valu
     let (host, _) = start_host(&scenario, cache).await;
     host.until_log("controller started … MySQLCluster").await;
     let mut status = Value::Null;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(SETTLED).await;
     let idle = resident(&host);
     let mut parents = follow(&scenario, "my-operator.dev/v1/Echo").await;
     let mut pods = follow(&scenario, "v1/Pod").await;
@@ -152,7 +152,7 @@ async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Valu
 async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &Value) {
     let (mut with_host, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut own, mut servers, mut bare_servers) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut memory, mut highest) = (0, 0);
+    let (mut memory, mut anonymous, mut highest) = (0, 0, 0);
     let mut own_writes = 0;
     let mut resync_writes = 0;
     for round in 0..ROUNDS {
@@ -173,6 +173,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         own.push(taken.own);
         own_writes = own_writes.max(taken.writes);
         memory = memory.max(taken.memory);
+        anonymous = anonymous.max(taken.anonymous);
         highest = highest.max(taken.highest);
         servers.push(taken.servers);
         bare_servers.push(bare_time.servers);
@@ -207,6 +208,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
     table.fill("writes for the 500", Figure::number(own_writes as f64, 0));
     table.fill("highest resident memory during the 500", megabytes(highest));
     table.fill("resident memory after the 500", megabytes(memory));
+    table.fill("of it anonymous", megabytes(anonymous));
     table.fill(
         "writes in two full resyncs of the 500, unchanged, after a restart",
         Figure::number(resync_writes as f64, 0),
@@ -224,10 +226,11 @@ struct Taken {
     writes: u64,
     /// Its memory once it is idle again, and the most meanwhile.
     memory: u64,
+    anonymous: u64,
     highest: u64,
 }
 
-/// Within this time an idle host closes unused connections and returns freed memory to the system.
+/// Within this time an idle host closes unused connections, returns freed memory to the system, and unmaps the code of its start.
 const SETTLED: Duration = Duration::from_secs(12);
 
 const SERVERS: [&str; 2] = ["kube-apiserver", "etcd"];
@@ -256,10 +259,11 @@ async fn host_many(scenario: &Scenario, cache: &Path) -> Taken {
         own: processor_time(&["operator-host"]),
         writes: writes(scenario).await - before,
         memory: 0,
+        anonymous: 0,
         highest: peak(&host),
     };
     tokio::time::sleep(SETTLED).await;
-    taken.memory = resident(&host);
+    (taken.memory, taken.anonymous) = (resident(&host), anonymous(&host));
     assert!(host.stop().await.success());
     taken
 }
@@ -299,6 +303,7 @@ async fn bare_many(scenario: &Scenario, bare: &Scenario, status: &Value) -> Take
         own: Duration::ZERO,
         writes: 0,
         memory: 0,
+        anonymous: 0,
         highest: 0,
     };
     clear(bare).await;

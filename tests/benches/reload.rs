@@ -37,7 +37,7 @@ async fn memory(table: &mut Table) {
     let scenario = Scenario::within(&cluster, "bench-reload").await;
     let [before, after] = before_and_after(&scenario).await;
     let added = (after as f64 - before as f64) / MB;
-    table.fill("resident memory added by 20 reloads", Figure::number(added, 1));
+    table.fill("anonymous memory added by 20 reloads", Figure::number(added, 1));
     cluster.shutdown().await;
 }
 

@@ -160,11 +160,21 @@ pub fn machine() -> String {
                 .ok()
         })
         .unwrap_or_default();
+    let day = read_command("date", &["+%F"]);
+    let commit = read_command("git", &["rev-parse", "--short=8", "HEAD"]);
     format!(
-        "{}, {model}, {cores} cores, {} GiB. A row that misses its target is marked.",
+        "{day}: commit {commit}, {}, {model}, {cores} cores, {} GiB. A row that misses its target is marked.",
         control_plane::version().expect("a control plane"),
         kib >> 20
     )
+}
+
+fn read_command(program: &str, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .output()
+        .expect("it runs");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 pub fn micros(duration: Duration) -> f64 {

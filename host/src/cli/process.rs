@@ -7,6 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::Failure;
+use crate::freed_memory;
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, Level, LogFormat};
 use operator_host_cluster::client::Connection;
@@ -80,6 +81,7 @@ impl Process {
                 may_restart_help: !unreached.is_answered,
             })
         });
+        tokio::spawn(freed_memory::keep_returning());
         server::start(args.health_addr, Arc::clone(health), telemetry.registry.clone()).await?;
         Ok(Self {
             telemetry,

@@ -1,15 +1,11 @@
 //! Start and idle memory of the host, by number of controllers.
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::Measure;
 use crate::report::{Table, megabytes};
-use crate::stage::{Stage, controllers};
+use crate::stage::{IDLE, Stage, controllers};
 use control_plane::process;
-
-/// How long the host is left alone before its idle memory is read.
-const IDLE: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
     let stage = Stage::start(&measure.common).await?;

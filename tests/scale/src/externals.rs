@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use axum::Router;
@@ -23,13 +23,11 @@ use tokio::net::TcpListener;
 use crate::Measure;
 use crate::echoes::create_all;
 use crate::report::{Table, megabytes};
-use crate::stage::Stage;
+use crate::stage::{IDLE, Stage};
 
 const NAMESPACE: &str = "outside";
 /// How many Externals of an endpoint are carried out at a time, and how many requests the loop sends at a time.
 const AT_A_TIME: usize = 8;
-/// How long the process is left alone before its memory is read.
-const IDLE: Duration = Duration::from_secs(5);
 
 /// What is outside, by its path.
 type Resources = Arc<Mutex<BTreeMap<String, String>>>;

@@ -1,16 +1,12 @@
 //! Memory of the host in a cluster with many pods that are none of its business.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::report::{Table, megabytes};
-use crate::stage::Stage;
+use crate::stage::{IDLE, Stage};
 use crate::{Measure, echoes};
 use control_plane::process;
 
-/// How long the host is left alone before its memory is read.
-const IDLE: Duration = Duration::from_secs(5);
 const NAMESPACE: &str = "foreign";
 
 pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {

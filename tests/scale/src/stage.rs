@@ -20,6 +20,9 @@ use control_plane::process;
 pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
 /// How often a condition outside of this process is polled.
 const POLL: Duration = Duration::from_millis(10);
+/// How long a process is left alone before its memory is read: an idle host returns freed memory, and unmaps the code of its
+/// start, within this time.
+pub(crate) const IDLE: Duration = Duration::from_secs(11);
 /// The group of the sample's kind.
 pub(crate) const GROUP: &str = "my-operator.dev";
 
@@ -345,7 +348,7 @@ impl Running {
         Ok(Metrics(get(port, "/metrics").await?))
     }
 
-    /// Waits until the process computes next to nothing.
+    /// Waits until the process computes next to nothing, and then for [`IDLE`].
     pub(crate) async fn until_idle(&self) -> anyhow::Result<()> {
         const WINDOW: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -354,6 +357,7 @@ impl Running {
             tokio::time::sleep(WINDOW).await;
             let now = process::times(self.id())?.own;
             if now - before <= WINDOW / 50 {
+                tokio::time::sleep(IDLE).await;
                 return Ok(());
             }
             before = now;
