@@ -12,7 +12,7 @@ chaos = --host $(target)/debug/operator-host --plugins plugins/target/plugins --
     --crds manifests/crds --crds tests/fixtures/puppet/crds.yaml
 
 # The samples whose tool-chains `make run` does without.
-languages = echo-js reloader echo-python echo-zig echo-assemblyscript rabbitmq
+languages = echo-js reloader service-dns echo-python echo-zig echo-assemblyscript rabbitmq
 
 # Cargo with the options of a release, in a folder of its own.
 release = CARGO_TARGET_DIR=$(abspath $(target))/released host/release/cargo.sh

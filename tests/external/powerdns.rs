@@ -61,6 +61,18 @@ impl PowerDns {
         process
     }
 
+    /// Starts egress with this server as the endpoint of the namespace, and its first key.
+    async fn egress(&self, scenario: &Scenario) -> Host {
+        let entry = format!(
+            "- {{name: dns, url: 'http://127.0.0.1:{}/api/v1/servers/localhost', allowPlain: true, \
+             allowAddresses: [127.0.0.1], methods: [PATCH], namespaces: ['ext-*'], qps: 100, \
+             credentials: {{secret: {}/pdns, header: X-API-Key}}}}\n",
+            self.api, scenario.namespace
+        );
+        scenario.apply(&key("hunter2-old")).await;
+        scenario.start_egress("egress", &file(scenario, &[entry]))
+    }
+
     fn sql(&self, statement: &str) -> String {
         let database = self.folder.join("pdns.sqlite3");
         let mut command = Command::new("sqlite3");
@@ -86,6 +98,21 @@ impl PowerDns {
     }
 }
 
+fn key(key: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pdns"}, "stringData": {"token": key}})
+        .to_string()
+}
+
+fn is_installed() -> bool {
+    let is_installed = Path::new(SERVER).is_file() && Path::new(SCHEMA).is_file();
+    if !is_installed {
+        eprintln!(
+            "left out: PowerDNS is not installed (apt-get install pdns-server pdns-backend-sqlite3 sqlite3)"
+        );
+    }
+    is_installed
+}
+
 fn record(object: &str, name: Option<&str>, type_: &str, values: &[&str]) -> String {
     json!({
         "apiVersion": "dns.example.com/v1", "kind": "DnsRecord", "metadata": {"name": object},
@@ -96,27 +123,13 @@ fn record(object: &str, name: Option<&str>, type_: &str, values: &[&str]) -> Str
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_in_powerdns_is_made_changed_put_right_and_removed() {
-    if !Path::new(SERVER).is_file() || !Path::new(SCHEMA).is_file() {
-        eprintln!(
-            "left out: PowerDNS is not installed (apt-get install pdns-server pdns-backend-sqlite3 sqlite3)"
-        );
+    if !is_installed() {
         return;
     }
     let scenario = Scenario::new("ext-powerdns").await;
     let pdns = PowerDns::new(scenario.folder.path());
     let server = pdns.start("hunter2-old").await;
-    let entry = format!(
-        "- {{name: dns, url: 'http://127.0.0.1:{}/api/v1/servers/localhost', allowPlain: true, \
-         allowAddresses: [127.0.0.1], methods: [PATCH], namespaces: ['ext-*'], qps: 100, \
-         credentials: {{secret: ext-powerdns/pdns, header: X-API-Key}}}}\n",
-        pdns.api
-    );
-    let egress = scenario.start_egress("egress", &file(&scenario, &[entry]));
-    let key = |key: &str| {
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pdns"}, "stringData": {"token": key}})
-            .to_string()
-    };
-    scenario.apply(&key("hunter2-old")).await;
+    let egress = pdns.egress(&scenario).await;
     let host = scenario.start(CONTROLLER);
 
     // Each is sent once: PowerDNS returns the values in the form in which they are compared.
@@ -215,4 +228,76 @@ async fn a_record_in_powerdns_is_made_changed_put_right_and_removed() {
     for log in [egress.log(), host.log()] {
         assert!(!log.contains("hunter2"));
     }
+}
+
+/// The loop of external-dns: a Service has a record, which is the child of a child.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_with_an_annotation_has_a_record_with_its_addresses() {
+    const SERVICE: &str = "v1/Service";
+    const DECORATOR: &str = "operator-host.dev/v1alpha1/Controller";
+    if !is_installed() {
+        return;
+    }
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "ext-services").await;
+    let pdns = PowerDns::new(scenario.folder.path());
+    let _server = pdns.start("hunter2-old").await;
+    let _egress = pdns.egress(&scenario).await;
+    let config = format!(
+        "plugins: {}\nceilings:\n- {{files: true, decorates: [{{apiGroups: [''], kinds: [Service]}}], \
+         children: [{{apiGroups: [dns.example.com], kinds: [DnsRecord]}}]}}\ncontrollers:\n{CONTROLLER}",
+        root().join("plugins/target/plugins").display()
+    );
+    let host = scenario.start_with(&scenario.file("config.yaml", config), &[]);
+    let sample = |file: &str| {
+        let file = root().join("plugins/service-dns").join(file);
+        std::fs::read_to_string(file).unwrap()
+    };
+    scenario.apply(&sample("controller.yaml")).await;
+    scenario
+        .until_condition(DECORATOR, "service-dns", "Ready=True Running")
+        .await;
+    scenario.apply(&sample("sample.yaml")).await;
+    let resolves = async |expected: &str| {
+        until_true(expected, async || pdns.of("www.example.com") == expected).await;
+    };
+    resolves("A 192.0.2.7").await;
+    // The address of a load balancer, which only the status has.
+    let balanced = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.8"}, {"hostname": "lb.example.net"}]}}});
+    let (api, params) = (scenario.api(SERVICE), PatchParams::default());
+    let patched = api.patch_status("www", &params, &Patch::Merge(balanced)).await;
+    patched.expect("the patch is taken");
+    resolves("A 192.0.2.7\nA 192.0.2.8").await;
+    let annotate =
+        |hostname: &str| json!({"metadata": {"annotations": {"dns.example.com/hostname": hostname}}});
+    scenario.patch(SERVICE, "www", annotate("www")).await;
+    scenario
+        .until_event("www", "Warning InvalidSpec: it must be like www.example.com")
+        .await;
+    resolves("A 192.0.2.7\nA 192.0.2.8").await;
+    scenario.patch(SERVICE, "www", annotate("ftp.example.com")).await;
+    until_true("the record moves", async || {
+        pdns.of("www.example.com").is_empty() && pdns.of("ftp.example.com") == "A 192.0.2.7\nA 192.0.2.8"
+    })
+    .await;
+    scenario
+        .patch(SERVICE, "www", json!({"metadata": {"labels": {"dns": null}}}))
+        .await;
+    until_true("the record goes with the label", async || {
+        pdns.of("ftp.example.com").is_empty()
+    })
+    .await;
+    scenario
+        .patch(SERVICE, "www", json!({"metadata": {"labels": {"dns": "yes"}}}))
+        .await;
+    until_true("the record is back", async || {
+        !pdns.of("ftp.example.com").is_empty()
+    })
+    .await;
+    scenario.remove(DECORATOR, "service-dns").await;
+    until_true("the record goes with the Controller", async || {
+        pdns.of("ftp.example.com").is_empty()
+    })
+    .await;
+    assert_eq!(host.stop().await.code(), Some(0));
 }

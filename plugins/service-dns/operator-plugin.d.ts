@@ -1,0 +1,1 @@
+../echo-js/operator-plugin.d.ts
