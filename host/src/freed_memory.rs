@@ -3,8 +3,8 @@
 //! glibc keeps what is freed between blocks that are still in use, as after a first list or a resync of all parents. It
 //! gives those pages back only when asked. That costs a few milliseconds, so it is done only after some work.
 //!
-//! The code that only a start needs, such as that of the command line and of TLS keys, stays mapped as well. It is unmapped once:
-//! the kernel keeps it among its cached files, and maps again what runs.
+//! The code that only a start or a burst needs, such as that of the command line and of TLS keys, stays mapped as well. It is
+//! unmapped then, too: the kernel keeps it among its cached files, and maps again what runs.
 
 use std::time::Duration;
 
@@ -16,19 +16,18 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Less processor time than this since the last time is not worth the effort.
 const WORK: Duration = Duration::from_millis(100);
 
-/// Returns freed memory after work. Never returns.
+/// Returns freed memory after the start, and after work. Never returns.
 pub(crate) async fn keep_returning() {
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut trimmed = Duration::ZERO;
     tick.tick().await;
-    tick.tick().await;
-    unmap_code();
+    let mut returned = None;
     loop {
         tick.tick().await;
-        if processor_time().saturating_sub(trimmed) >= WORK {
+        if returned.is_none_or(|before| processor_time().saturating_sub(before) >= WORK) {
             trim();
-            trimmed = processor_time();
+            unmap_code();
+            returned = Some(processor_time());
         }
     }
 }
