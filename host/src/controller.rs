@@ -403,7 +403,7 @@ fn root_span(context: &Context, parent: &NamespacedName, reasons: &[Trigger], wa
     let tracer = &context.observer.tracer;
     let reload = reasons
         .contains(&Trigger::Reload)
-        .then(|| tracer.last_reload(&context.config.name));
+        .then(|| tracer.last_reload(&context.config.id));
     let follows = reasons
         .iter()
         .any(|reason| matches!(reason, Trigger::Timer | Trigger::Retry | Trigger::Child { .. }));

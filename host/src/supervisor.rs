@@ -158,7 +158,7 @@ pub async fn supervise(
                 };
                 let what = format!("the CustomResourceDefinition of {kind}{served}");
                 let waits = Readiness::Waiting(format!("waits for {what}"));
-                shared.instruments.health.set(&config.name, waits);
+                shared.instruments.health.set(&config.id, waits);
                 let text = format!("waiting for {what}");
                 if last_logged.as_ref() != Some(&text) {
                     info!(controller = config.name, "{text}");
@@ -170,7 +170,7 @@ pub async fn supervise(
             Err(error @ KindError::NotDefined(_)) => {
                 let text = error.to_string();
                 let waits = Readiness::Waiting(text.clone());
-                shared.instruments.health.set(&config.name, waits);
+                shared.instruments.health.set(&config.id, waits);
                 if last_logged.as_ref() != Some(&text) {
                     warn!(controller = config.name, "{text}");
                     last_logged = Some(text);

@@ -34,7 +34,7 @@ impl RunningControllers {
     pub fn open(&self, context: &Arc<Context>) {
         let mut controllers = lock(&self.0);
         controllers.retain(|_, context| context.strong_count() > 0);
-        controllers.insert(context.config.name.clone(), Arc::downgrade(context));
+        controllers.insert(context.config.id.clone(), Arc::downgrade(context));
     }
 
     /// Returns a controller by its name.

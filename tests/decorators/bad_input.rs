@@ -66,7 +66,7 @@ async fn what_is_wrong_is_in_the_status_of_the_controller() {
     world
         .decorator("decorator", decorates("apps/v1", "StatefulSet", "a=b"))
         .await;
-    let says = "Stalled=True KindChanged: has decorated Deployment objects";
+    let says = "Stalled=True KindChanged: has decorated Deployment.apps objects";
     world.says("decorator", says).await;
     world.decorated("b").await;
     assert_eq!(host.stop().await.code(), Some(0));

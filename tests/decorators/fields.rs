@@ -252,26 +252,99 @@ async fn two_controllers_that_want_the_same_field_are_both_named() {
 }
 
 #[tokio::test]
-async fn a_plugin_decorates_several_kinds_with_a_controller_for_each() {
-    let (world, host) = world("decorators-also").await;
-    world.decorator("decorator", fields()).await;
-    let sets =
-        json!({"decorates": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "selector": "decorate=yes"}]});
-    world.decorator("sets", sets).await;
-    world.runs("sets").await;
-    let mut set = deployment(
-        "a",
-        &json!({"response": {"children": [config_map("of-set", "x")]}}),
-    );
-    set["kind"] = json!("StatefulSet");
-    set["spec"]["serviceName"] = json!("a");
-    world.apply(&set.to_string()).await;
-    world.until_there(CONFIG_MAP, "of-set").await;
-    let others =
-        json!({"decorates": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "selector": "decorate=yes"}]});
-    world.decorator("others", others).await;
+async fn one_controller_decorates_several_kinds() {
+    const STATEFUL_SET: &str = "apps/v1/StatefulSet";
+    let (world, host) = world("decorators-kinds").await;
+    let decorates = |kinds: &[&str]| {
+        let of = |kind: &&str| json!({"apiVersion": "apps/v1", "kind": kind, "selector": "decorate=yes", "fields": ["metadata.labels[\"seen\"]"]});
+        json!({"decorates": kinds.iter().map(of).collect::<Vec<_>>()})
+    };
+    let kinds = decorates(&["Deployment", "StatefulSet"]);
+    world.decorator("both", kinds.clone()).await;
+    world.runs("both").await;
+    let answer = |child: &str| {
+        let parent = json!({"metadata": {"labels": {"seen": child}}});
+        json!({"response": {"children": [config_map(child, "wanted")], "parent": parent}})
+    };
+    let set = |orders: &Value| {
+        let mut set = deployment("a", orders);
+        set["kind"] = json!("StatefulSet");
+        set["spec"]["serviceName"] = json!("a");
+        set.to_string()
+    };
+    let seen = |child: &'static str| {
+        move |object: &DynamicObject| object.labels().get("seen").is_some_and(|it| it == child)
+    };
+    world.deployment("a", answer("of-deployment")).await;
+    world.apply(&set(&answer("of-set"))).await;
+    for (kind, child) in [(DEPLOYMENT, "of-deployment"), (STATEFUL_SET, "of-set")] {
+        world.until_there(CONFIG_MAP, child).await;
+        world.until(kind, "a", "its label", seen(child)).await;
+    }
+    let counts =
+        |total: u64| move |object: &DynamicObject| object.data["status"]["objects"]["total"] == total;
+    world.until(CONTROLLER, "both", "both counted", counts(2)).await;
+    // What is wrong with one of two objects of the same name is told of the right one.
     world
-        .says("others", "Ready=False PluginRefused: apps/v1/DaemonSet")
+        .apply(&set(&json!({"response": {"children": [{"kind": "Broken"}]}})))
         .await;
+    let first = |object: &DynamicObject| {
+        let first = &object.data["status"]["objects"]["first"];
+        first[0]["kind"] == "StatefulSet" && first.as_array().is_some_and(|all| all.len() == 1)
+    };
+    world.until(CONTROLLER, "both", "the set is named", first).await;
+    let told = world.program(&["explain", "statefulset", "a"]).ends(0);
+    assert!(
+        !told.contains("Controller both (sets fields of it): no problem"),
+        "{told}"
+    );
+    let told = world.program(&["explain", "deployment", "a"]).ends(0);
+    assert_contains(&told, "Controller both (sets fields of it): no problem");
+    world.apply(&set(&answer("of-set"))).await;
+
+    // A kind that the cluster does not serve stops no other.
+    let mut later = kinds.clone();
+    let unknown = json!({"apiVersion": "apps/v9", "kind": "DaemonSet", "selector": "decorate=yes"});
+    later["decorates"].as_array_mut().unwrap().push(unknown);
+    world.decorator("both", later).await;
+    world
+        .says("both", "Ready=False KindNotServed: waits for … apps/v9/DaemonSet")
+        .await;
+    world.deployment("b", answer("of-another")).await;
+    world.until_there(CONFIG_MAP, "of-another").await;
+    // Nor does one that the plugin does not serve.
+    world
+        .decorator("both", decorates(&["Deployment", "StatefulSet", "DaemonSet"]))
+        .await;
+    world
+        .says("both", "Ready=False PluginRefused: apps/v1/DaemonSet")
+        .await;
+    world.deployment("b", answer("of-another-one")).await;
+    world.until_there(CONFIG_MAP, "of-another-one").await;
+    world.decorator("both", kinds.clone()).await;
+    world.runs("both").await;
+    // Nor is one left out while its objects have children.
+    world.decorator("both", decorates(&["StatefulSet"])).await;
+    world
+        .says(
+            "both",
+            "Stalled=True KindChanged: has decorated Deployment.apps objects … still runs",
+        )
+        .await;
+    world.deployment("c", answer("of-a-third")).await;
+    world.until_there(CONFIG_MAP, "of-a-third").await;
+    // In another order they are the same kinds.
+    world
+        .decorator("both", decorates(&["StatefulSet", "Deployment"]))
+        .await;
+    world.runs("both").await;
+    world.deployment("d", answer("of-a-fourth")).await;
+    world.until_there(CONFIG_MAP, "of-a-fourth").await;
+    world.remove(CONTROLLER, "both").await;
+    for (kind, child) in [(DEPLOYMENT, "of-deployment"), (STATEFUL_SET, "of-set")] {
+        assert!(world.get(CONFIG_MAP, child).await.is_none(), "{child}");
+        let object = world.get(kind, "a").await.unwrap();
+        assert!(!seen(child)(&object), "{kind}");
+    }
     assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -12,14 +12,11 @@ async fn running(name: &str, ceilings: &str) -> (Scenario, ControlPlane, Host) {
         plugins.display()
     );
     let host = scenario.start_with(&scenario.file("config.yaml", ceilings), &[]);
-    let manifest = std::fs::read_to_string(root().join(format!("plugins/{name}/controller.yaml"))).unwrap();
-    for controller in manifest.split("---\n") {
-        let controller = scenario.apply(controller).await;
-        let name = controller.metadata.name.unwrap();
-        scenario
-            .until_condition(CONTROLLER, &name, "Ready=True Running")
-            .await;
-    }
+    let manifest = root().join(format!("plugins/{name}/controller.yaml"));
+    scenario.apply(&std::fs::read_to_string(manifest).unwrap()).await;
+    scenario
+        .until_condition(CONTROLLER, name, "Ready=True Running")
+        .await;
     (scenario, cluster, host)
 }
 
@@ -127,7 +124,7 @@ async fn a_change_of_a_config_map_or_a_secret_starts_new_pods() {
         .await;
     let is_free = |object: &DynamicObject| sum(object).is_none();
     scenario.until(DEPLOYMENT, "web", "no checksum", is_free).await;
-    scenario.remove(CONTROLLER, "reload-stateful-sets").await;
+    scenario.remove(CONTROLLER, "reloader").await;
     let set = scenario.get("apps/v1/StatefulSet", "web").await.unwrap();
     assert!(is_free(&set));
     assert_eq!(host.stop().await.code(), Some(0));

@@ -18,6 +18,35 @@ pub struct Decorates {
     pub watch_status: bool,
 }
 
+/// The most kinds that one Controller decorates.
+pub(super) const MAX_KINDS: usize = 8;
+/// The most bytes of the last part of an annotation's key, where the live version of each kind is recorded.
+const MAX_ID: usize = 63;
+
+/// Returns a kind in all its versions, such as `Deployment.apps` or `Namespace`.
+#[must_use]
+pub fn named(kind: &Kind) -> String {
+    match kind.group() {
+        "" => kind.kind.clone(),
+        group => format!("{}.{group}", kind.kind),
+    }
+}
+
+/// Returns what tells the controller for a further kind apart from the others.
+///
+/// # Errors
+/// When it is too long.
+pub(super) fn id(controller: &str, kind: &Kind) -> Result<String, String> {
+    let id = format!("{controller}.{}", named(kind).to_lowercase());
+    match id.len() <= MAX_ID {
+        true => Ok(id),
+        false => Err(format!(
+            "{id:?}, which tells it apart, has more than {MAX_ID} characters: give the Controller a shorter name, or list this kind \
+             first"
+        )),
+    }
+}
+
 /// A kind that a Controller decorates.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

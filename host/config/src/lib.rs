@@ -4,7 +4,7 @@
 //! the line and the column.
 
 pub mod ceilings;
-mod decorates;
+pub mod decorates;
 pub mod endpoints;
 pub mod external;
 pub mod identity;
@@ -87,8 +87,12 @@ struct Places {
 /// One kind of custom resource and the plugin that reconciles it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControllerConfig {
-    /// A DNS label, unique in the file, used in the field manager, the labels and the metrics.
+    /// A DNS label, unique in the file, used in the field manager and the labels. A Controller that decorates several kinds is a
+    /// controller of this name for each of them.
     pub name: String,
+    /// What tells it apart from all others of the host: its name, or `NAME.KIND.GROUP` for each further kind that a Controller
+    /// decorates.
+    pub id: String,
     /// The kind of the custom resource, or the kind that is decorated.
     pub parent: Kind,
     /// Which objects of that kind are decorated; `None`: it reconciles the kind, as the only controller.

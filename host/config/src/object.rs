@@ -74,8 +74,8 @@ const OWN_FIELDS: [&str; 2] = ["version", "onRemoval"];
 /// A Controller of the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControllerObject {
-    /// The controller.
-    pub config: ControllerConfig,
+    /// The controller; of what decorates, one for each kind.
+    pub configs: Vec<ControllerConfig>,
     /// What happens when the object is deleted; `None`: nothing.
     pub on_removal: Option<OnRemoval>,
 }
@@ -89,7 +89,8 @@ impl Config {
         let Some(ceilings) = &self.ceilings else {
             return Err("the host's configuration has no section `ceilings`".to_owned());
         };
-        ceilings::check(ceilings, &object.config, &self.places.folder, self.keys.is_some())
+        let check = |config| ceilings::check(ceilings, config, &self.places.folder, self.keys.is_some());
+        object.configs.iter().try_for_each(check)
     }
 
     /// Completes the ceilings with the host's own namespace. An empty name stands for it, too: a Controller need not name it.
@@ -124,23 +125,24 @@ impl Config {
         }
         let own: RawObject = fields(own)?;
         let raw: RawController = fields(entry)?;
-        let config = raw.validate(&self.places, self.definitions);
-        let mut config = config.map_err(|(field, message)| format!("`spec.{field}`: {message}"))?;
-        if is_namespace(&config.parent) && !self.namespaces.is_empty() {
-            return Err(
-                "`spec.decorates[0]`: the host watches some namespaces only (`namespaces` in its configuration), so it cannot \
-                 decorate Namespaces"
-                    .to_owned(),
-            );
-        }
-        config.uid = Some(uid.to_owned());
-        config.trust.keys = self.keys.as_ref().map(|keys| keys.of(name));
-        config.proving.pin = own.version.pin.map(|it| it.0);
-        if let Some(promote) = own.version.promote {
-            config.proving.promote = Some(promote.0);
+        let configs = raw.validate(&self.places, self.definitions);
+        let mut configs = configs.map_err(|(field, message)| format!("`spec.{field}`: {message}"))?;
+        for (index, config) in configs.iter_mut().enumerate() {
+            if is_namespace(&config.parent) && !self.namespaces.is_empty() {
+                return Err(format!(
+                    "`spec.decorates[{index}]`: the host watches some namespaces only (`namespaces` in its configuration), so it cannot \
+                     decorate Namespaces"
+                ));
+            }
+            config.uid = Some(uid.to_owned());
+            config.trust.keys = self.keys.as_ref().map(|keys| keys.of(name));
+            config.proving.pin = own.version.pin.as_ref().map(|it| it.0.clone());
+            if let Some(promote) = &own.version.promote {
+                config.proving.promote = Some(promote.0.clone());
+            }
         }
         Ok(ControllerObject {
-            config,
+            configs,
             on_removal: own.on_removal,
         })
     }
@@ -195,7 +197,7 @@ fn bound(schema: &mut Value) {
                 _ => None,
             };
             if let Some((bound, most)) = most {
-                fields.insert(bound.to_owned(), most.into());
+                fields.entry(bound).or_insert_with(|| most.into());
             }
             fields.values_mut().for_each(self::bound);
         }
@@ -211,6 +213,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::decorates;
     use crate::location::{ConfigMapKey, Location};
 
     fn host(ceilings: &str) -> Config {
@@ -251,7 +254,7 @@ mod tests {
         });
         let object = read(&host(CEILINGS), &spec(&other)).unwrap();
         assert_eq!(object.on_removal, Some(OnRemoval::ReleaseFinalizers));
-        let config = object.config;
+        let config = object.configs[0].clone();
         assert_eq!(config.uid.as_deref(), Some("uid"));
         assert_eq!((config.name.as_str(), config.concurrency), ("echo", 3));
         let key = ConfigMapKey {
@@ -354,7 +357,7 @@ mod tests {
         let allowed = host(&format!(
             "{ceilings}, decorates: [{{apiGroups: ['*'], kinds: ['*']}}]}}"
         ));
-        let config = read(&allowed, &decorating(&json!({}))).unwrap().config;
+        let config = read(&allowed, &decorating(&json!({}))).unwrap().configs.remove(0);
         let labels = |text: &str| match text.split_once('=') {
             Some((key, value)) => std::collections::BTreeMap::from([(key.to_owned(), value.to_owned())]),
             None => Default::default(),
@@ -369,7 +372,12 @@ mod tests {
         assert!(error.contains("`ceilings[0].decorates`"), "{error}");
 
         let of = |api_version: &str, kind: &str, selector: &str| json!({"decorates": [{"apiVersion": api_version, "kind": kind, "selector": selector}]});
-        let two = json!({"decorates": [of("v1", "Node", "a")["decorates"][0], of("v1", "Service", "a")["decorates"][0]]});
+        let several = |kinds: &[&str]| {
+            let each = kinds
+                .iter()
+                .map(|kind| of("v1", kind, "a")["decorates"][0].clone());
+            json!({"decorates": each.collect::<Vec<_>>()})
+        };
         for (other, expected) in [
             (
                 of("apps/v1", "Deployment", ""),
@@ -392,7 +400,23 @@ mod tests {
             (of("v1", "PodList", "a"), "is a list and no object"),
             (of("apps", "Deployment", "a"), "is not a kind"),
             (of("v1", "Pod", "a"), "v1/Pod is the kind that it decorates"),
-            (two, "decorates one kind"),
+            (several(&["Node", "Pod"]), "v1/Pod is the kind that it decorates"),
+            (
+                several(&["Node", "Secret"]),
+                "`spec.decorates[1].kind`: v1/Secret cannot",
+            ),
+            (
+                several(&["Node", "Node"]),
+                "`spec.decorates[1]`: v1/Node is listed twice",
+            ),
+            (
+                several(&["A"; 9]),
+                "`spec.decorates`: a Controller decorates at most 8 kinds",
+            ),
+            (
+                several(&["Node", &"K".repeat(59)]),
+                "`spec.decorates[1].kind`: \"echo.kkkk",
+            ),
             (json!({"decorates": []}), "`spec.parent`: name the kind"),
             (
                 json!({"parent": {"apiVersion": "a.dev/v1", "kind": "A"}}),
@@ -409,6 +433,30 @@ mod tests {
     }
 
     #[test]
+    fn a_controller_that_decorates_several_kinds_is_one_for_each() {
+        let ceilings = "{decorates: [{apiGroups: ['*'], kinds: ['*']}]}";
+        let of = |api_version: &str, kind: &str, selector: &str| json!({"apiVersion": api_version, "kind": kind, "selector": selector});
+        let kinds = json!([of("apps/v1", "Deployment", "a"), of("v1", "Service", "b")]);
+        let spec = decorating(&json!({"decorates": kinds, "children": []}));
+        let configs = read(&host(ceilings), &spec).unwrap().configs;
+        let ids: Vec<_> = configs
+            .iter()
+            .map(|config| (&*config.name, &*config.id))
+            .collect();
+        assert_eq!(ids, [("echo", "echo"), ("echo", "echo.service")]);
+        assert!(
+            configs
+                .iter()
+                .all(|config| config.field_manager() == "operator-host/echo")
+        );
+        let kinds: Vec<_> = configs
+            .iter()
+            .map(|config| decorates::named(&config.parent))
+            .collect();
+        assert_eq!(kinds, ["Deployment.apps", "Service"]);
+    }
+
+    #[test]
     fn namespaces_are_decorated_only_by_a_host_that_watches_all() {
         let of = |namespaces: &str| {
             let text = format!(
@@ -420,7 +468,7 @@ mod tests {
                 json!({"decorates": [{"apiVersion": "v1", "kind": "Namespace", "selector": "a"}]});
             read(&config, &decorating(&namespaces))
         };
-        let config = of("[]").unwrap().config;
+        let config = of("[]").unwrap().configs.remove(0);
         assert_eq!(config.scope().home("team", None), Some("team"));
         assert!(of("[team]").unwrap_err().contains("some namespaces only"));
     }

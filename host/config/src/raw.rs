@@ -11,7 +11,7 @@ use serde_saphyr::{Location, Spanned};
 use tracing_subscriber::EnvFilter;
 
 use super::ceilings::Ceilings;
-use super::decorates::RawDecorated;
+use super::decorates::{self, Decorates, MAX_KINDS, RawDecorated};
 use super::leadership::{LeadershipConfig, LeadershipMode};
 use super::limits::{Concurrency, RawLimits, RawWrites};
 use super::proving::RawProving;
@@ -72,9 +72,9 @@ pub(super) struct RawController {
     /// The kind of custom resource. A Controller has either this or `decorates`.
     #[schemars(with = "Option<Kind>")]
     parent: Option<ValidKind>,
-    /// The kind that exists without this controller and whose objects get children. Only in a Controller of the cluster.
+    /// The kinds that exist without this controller and whose objects get children. Only in a Controller of the cluster.
     #[serde(default)]
-    #[schemars(length(max = 1))]
+    #[schemars(length(max = MAX_KINDS))]
     decorates: Vec<RawDecorated>,
     /// Whether a change of the status alone of an object that is decorated calls the plugin.
     #[serde(default)]
@@ -246,8 +246,9 @@ impl RawConfig {
         };
         for raw in listed {
             let wrong = |message| invalid(file, raw.referenced, message);
-            let controller = raw.value.validate(&places, self.definitions);
-            let controller = controller.map_err(|(_, message)| wrong(message))?;
+            let read = raw.value.validate(&places, self.definitions);
+            let mut read = read.map_err(|(_, message)| wrong(message))?;
+            let controller = read.swap_remove(0);
             if controller.decorates.is_some() {
                 return Err(wrong(
                     "`decorates` is for Controllers of the cluster, which record the live version: apply a Controller, and allow \
@@ -290,63 +291,34 @@ impl RawConfig {
     }
 }
 
+/// A kind, and what a Controller that decorates says of it.
+type Parent = (Kind, Option<Decorates>);
+
 impl RawController {
-    /// Validates what its single values do not show; `definitions` is the default of its field.
+    /// Validates what its single values do not show; `definitions` is the default of its field. Returns one controller, or one for
+    /// each kind that it decorates.
     ///
     /// # Errors
     /// With the field.
     pub(super) fn validate(
-        self,
+        mut self,
         places: &Places,
         definitions: DefinitionsMode,
-    ) -> Result<ControllerConfig, (String, String)> {
-        if self.decorates.len() > 1 {
-            let message =
-                "a Controller decorates one kind: apply one for each kind, which may have the same plugin";
-            return Err(("decorates".to_owned(), message.to_owned()));
-        }
-        let (parent, decorated) = match (self.parent, self.decorates.into_iter().next()) {
-            (Some(parent), None) => (parent.0, None),
-            (None, Some(decorated)) => {
-                let kind = ValidKind::try_from(decorated.kind());
-                (
-                    kind.map_err(|why| ("decorates[0].kind".to_owned(), why))?.0,
-                    Some(decorated),
-                )
-            }
-            (Some(_), Some(_)) => {
-                let message = "a controller either reconciles a kind of its own (`parent`) or decorates another: leave one out";
-                return Err(("decorates".to_owned(), message.to_owned()));
-            }
-            (None, None) => return Err(("parent".to_owned(), "name the kind of custom resource".to_owned())),
-        };
-        let field = match &decorated {
-            Some(_) => "decorates[0]",
-            None => "parent",
-        };
-        if let Some(message) = is_no_object(&parent) {
-            return Err((field.to_owned(), message));
-        }
-        let decorates = decorated.map(|it| it.validate(self.watch_status)).transpose();
-        let decorates = decorates.map_err(|(part, message)| (format!("{field}.{part}"), message))?;
-        if decorates.is_none() && self.watch_status {
+    ) -> Result<Vec<ControllerConfig>, (String, String)> {
+        let parents = self.parents()?;
+        let decorates = parents.iter().any(|(_, decorates)| decorates.is_some());
+        if !decorates && self.watch_status {
             let message = "only a controller that decorates may watch the status of its parents";
             return Err(("watchStatus".to_owned(), message.to_owned()));
         }
-        if decorates.is_some() && self.definitions.is_some_and(|it| it != DefinitionsMode::Ignore) {
-            let message = format!("the definition of {parent} is not the plugin's: leave this out");
-            return Err(("definitions".to_owned(), message));
+        if decorates && self.definitions.is_some_and(|it| it != DefinitionsMode::Ignore) {
+            let message = "the definitions of what is decorated are not the plugin's: leave this out";
+            return Err(("definitions".to_owned(), message.to_owned()));
         }
-        if decorates.is_some() && self.proving.has_stages() {
+        if decorates && self.proving.has_stages() {
             let message = "a version that decorates cannot be staged: the condition Ready of its objects, if they have one, says nothing \
                            about it";
             return Err(("proving.stages".to_owned(), message.to_owned()));
-        }
-        if decorates.is_none() && is_built_in(parent.group()) {
-            let message = format!(
-                "{parent} is a kind of Kubernetes itself, whose objects others write: `parent` must be a custom resource"
-            );
-            return Err(("parent".to_owned(), message));
         }
         let mut children = BTreeMap::new();
         let mut known = BTreeMap::<(String, String), Kind>::new();
@@ -370,7 +342,7 @@ impl RawController {
                 };
                 return Err((format!("children[{index}]"), message));
             }
-            if decorates.is_some() && kind.is_version_of(&parent) {
+            if decorates && parents.iter().any(|(parent, _)| kind.is_version_of(parent)) {
                 let message = format!(
                     "{kind} is the kind that it decorates, so its children could get children: decorate another"
                 );
@@ -386,8 +358,14 @@ impl RawController {
                 format!("`backoff.initial` ({initial:?}) must not be longer than `backoff.max` ({max:?})");
             return Err(("backoff.initial".to_owned(), message));
         }
-        Ok(ControllerConfig {
-            name: self.name.0.0,
+        let name = self.name.0.0;
+        let mut parents = parents.into_iter().enumerate();
+        let Some((_, (parent, decorates))) = parents.next() else {
+            return Ok(Vec::new());
+        };
+        let first = ControllerConfig {
+            id: name.clone(),
+            name,
             parent,
             plugin: self.plugin.location(places),
             rules: ChildRules {
@@ -416,6 +394,67 @@ impl RawController {
             },
             decorates,
             uid: None,
-        })
+        };
+        let mut all = vec![first.clone()];
+        for (index, (parent, decorates)) in parents {
+            let id = decorates::id(&first.name, &parent);
+            all.push(ControllerConfig {
+                id: id.map_err(|why| (format!("decorates[{index}].kind"), why))?,
+                parent,
+                decorates,
+                ..first.clone()
+            });
+        }
+        Ok(all)
+    }
+
+    /// Takes the kind of its own, or the kinds that it decorates: at least one.
+    fn parents(&mut self) -> Result<Vec<Parent>, (String, String)> {
+        let decorated = std::mem::take(&mut self.decorates);
+        let is_kind = |field: &str, kind: &Kind| match is_no_object(kind) {
+            Some(message) => Err((field.to_owned(), message)),
+            None => Ok(()),
+        };
+        let parent = match (self.parent.take(), decorated.is_empty()) {
+            (None, false) => None,
+            (Some(parent), true) => Some(parent.0),
+            (Some(_), false) => {
+                let message = "a controller either reconciles a kind of its own (`parent`) or decorates others: leave one out";
+                return Err(("decorates".to_owned(), message.to_owned()));
+            }
+            (None, true) => return Err(("parent".to_owned(), "name the kind of custom resource".to_owned())),
+        };
+        if let Some(parent) = parent {
+            is_kind("parent", &parent)?;
+            if is_built_in(parent.group()) {
+                let message = format!(
+                    "{parent} is a kind of Kubernetes itself, whose objects others write: `parent` must be a custom resource"
+                );
+                return Err(("parent".to_owned(), message));
+            }
+            return Ok(vec![(parent, None)]);
+        }
+        if decorated.len() > MAX_KINDS {
+            let message = format!("a Controller decorates at most {MAX_KINDS} kinds: apply another one");
+            return Err(("decorates".to_owned(), message));
+        }
+        let mut kinds = BTreeSet::new();
+        for (index, it) in decorated.iter().enumerate() {
+            let field = format!("decorates[{index}]");
+            let kind = ValidKind::try_from(it.kind())
+                .map_err(|why| (format!("{field}.kind"), why))?
+                .0;
+            is_kind(&field, &kind)?;
+            if !kinds.insert(decorates::named(&kind)) {
+                return Err((field, format!("{kind} is listed twice")));
+            }
+        }
+        let parents = decorated.into_iter().enumerate().map(|(index, it)| {
+            let kind = it.kind();
+            let decorates = it.validate(self.watch_status);
+            let decorates = decorates.map_err(|(part, why)| (format!("decorates[{index}].{part}"), why))?;
+            Ok((kind, Some(decorates)))
+        });
+        parents.collect()
     }
 }

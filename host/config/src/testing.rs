@@ -14,6 +14,7 @@ use operator_host_runtime::Limits;
 pub fn config() -> ControllerConfig {
     ControllerConfig {
         name: "shop".into(),
+        id: "shop".into(),
         parent: kind("example.com/v1", "Shop"),
         decorates: None,
         plugin: PathBuf::new().into(),

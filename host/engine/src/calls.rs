@@ -37,7 +37,7 @@ impl Calls {
     pub fn new(config: &ControllerConfig, instruments: &Instruments) -> Self {
         Self {
             controller: config.name.clone(),
-            metrics: instruments.metrics.of(&config.name, &config.parent),
+            metrics: instruments.metrics.of(&config.id, &config.parent),
             tracer: instruments.tracer.clone(),
             recorder: instruments.recorder.clone(),
         }

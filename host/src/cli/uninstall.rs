@@ -78,7 +78,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         let spec = object.data["spec"].as_object().cloned().unwrap_or_default();
         match config.object(&name, &object.uid().unwrap_or_default(), &spec) {
             Ok(read) => {
-                controllers.push(read.config);
+                controllers.extend(read.configs);
                 known.push(object);
             }
             Err(error) => {

@@ -90,7 +90,7 @@ pub(super) async fn follow(
             for trouble in &mut troubles {
                 all.extend(trouble.borrow_and_update().as_deref().map(str::to_owned));
             }
-            health.disagrees(&config.name, all.clone());
+            health.disagrees(&config.id, all.clone());
             for news in all.iter().filter(|message| !logged.contains(*message)) {
                 warn!(controller = config.name, "{news}");
             }

@@ -103,7 +103,7 @@ impl Controllers {
 
     /// Reports whether a controller of this name runs for the same kind, or waits for it.
     pub(super) fn runs(&self, controller: &ControllerConfig) -> bool {
-        let running = self.running.get(&controller.name);
+        let running = self.running.get(&controller.id);
         running.is_some_and(|running| running.config.parent.is_version_of(&controller.parent))
     }
 
@@ -112,7 +112,7 @@ impl Controllers {
         let namespaces: Arc<[String]> = config.namespaces.iter().cloned().collect();
         // Between some and all namespaces every watch is replaced. Between some and others, running controllers follow.
         let other_watches = namespaces.is_empty() != self.watched.borrow().is_empty();
-        let by_name = config.controllers.iter().map(|it| (&*it.name, it));
+        let by_name = config.controllers.iter().map(|it| (&*it.id, it));
         let by_name: BTreeMap<&str, &ControllerConfig> = by_name.collect();
         let wanted = |name: &String| by_name.get(name.as_str()).copied();
         let is_outdated = |name: &String, running: &mut Running| {
@@ -122,13 +122,13 @@ impl Controllers {
         let (changed, removed): (Vec<_>, Vec<_>) =
             outdated.keys().cloned().partition(|name| wanted(name).is_some());
         let new = |controller: &&ControllerConfig| {
-            !self.running.contains_key(&controller.name) && !outdated.contains_key(&controller.name)
+            !self.running.contains_key(&controller.id) && !outdated.contains_key(&controller.id)
         };
         let added: Vec<_> = config
             .controllers
             .iter()
             .filter(new)
-            .map(|controller| controller.name.clone())
+            .map(|controller| controller.id.clone())
             .collect();
         // Stop all of them before one starts: a kind may move from one controller to another.
         for running in outdated.values() {
@@ -151,22 +151,19 @@ impl Controllers {
         self.shared.namespaces.watch(all);
         send_if_new(&self.watched, namespaces);
         for controller in &config.controllers {
-            if !self.running.contains_key(&controller.name) {
+            if !self.running.contains_key(&controller.id) {
                 // Perhaps of another controller: it may have been renamed.
                 let fallback = outdated
                     .values()
                     .find(|running| running.config.parent.is_version_of(&controller.parent))
                     .map(|running| running.plugin.target.converter());
-                let before = outdated.remove(&controller.name);
+                let before = outdated.remove(&controller.id);
                 match self.start(Arc::new(controller.clone()), before, fallback) {
                     Ok(running) => {
-                        self.running.insert(controller.name.clone(), running);
+                        self.running.insert(controller.id.clone(), running);
                     }
                     Err(error) => {
-                        error!(
-                            controller = controller.name,
-                            "cannot start the controller: {error}"
-                        );
+                        error!(controller = controller.id, "cannot start the controller: {error}");
                     }
                 }
             }
@@ -213,7 +210,7 @@ impl Controllers {
         self.shared
             .instruments
             .health
-            .expect(&config.name, live.clone(), slot.report(), slot.history());
+            .expect(&config.id, live.clone(), slot.report(), slot.history());
         let proving = Arc::clone(&plugin.proving);
         let (installer, record) = (Arc::clone(&proving.installer), Arc::clone(&proving.record));
         let stop = self.stop.child_token();
@@ -283,7 +280,7 @@ impl Controllers {
             None => {
                 let (proving, listening) = self.listen(config, writer);
                 let instruments = &self.shared.instruments;
-                let metrics = instruments.metrics.of(&config.name, &config.parent);
+                let metrics = instruments.metrics.of(&config.id, &config.parent);
                 let proof = Arc::clone(&proving) as _;
                 let (slot, live) = Slot::new(self.slot_parts.runtime.clone(), expected, metrics, proof);
                 let slot = slot.traced(instruments.tracer.clone());
@@ -334,7 +331,7 @@ impl Controllers {
         let folder = self.slot_parts.state.as_deref()?;
         Versions::open(
             folder,
-            &config.name,
+            &config.id,
             config.proving.keep,
             self.slot_parts.room,
         )
@@ -348,7 +345,7 @@ impl Controllers {
 
 fn expected(config: &ControllerConfig) -> Expected {
     Expected {
-        controller: config.name.clone(),
+        controller: config.id.clone(),
         parent: config.parent.clone(),
         decorates: config.decorates.is_some(),
         location: config.plugin.clone(),

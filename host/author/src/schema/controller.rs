@@ -104,6 +104,7 @@ fn status() -> Value {
         "items": {
             "type": "object",
             "properties": {
+                "kind": text("Its kind."),
                 "name": text("As `namespace/name`."),
                 "reason": text("The reason in one word; the object's Events say more."),
             },

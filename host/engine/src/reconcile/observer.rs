@@ -46,7 +46,7 @@ impl Observer {
     /// Creates the observer of a controller that is about to start.
     pub fn new(config: &ControllerConfig, instruments: &Instruments) -> Self {
         let (health, journal) = (&instruments.health, &instruments.journal);
-        let name = config.name.clone();
+        let name = config.id.clone();
         health.set(&name, Readiness::Starting(None));
         let metrics = instruments.metrics.of(&name, &config.parent);
         Self {

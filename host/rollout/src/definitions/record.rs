@@ -2,13 +2,14 @@
 //! every replica sees it, and where it outlives all of them.
 //!
 //! A host that starts with another file than the recorded version proves it before it writes anything. The leader records a
-//! version before it reconciles with it, and beside it which controller reconciles the kind ([`holder`]). A replica that begins
+//! version before it reconciles with it, and beside it which controller reconciles the kind ([`Holder`]). A replica that begins
 //! to lead reads the record again ([`LiveRecord::confirm`]): another replica may have gone on to a version that this one does not
 //! have.
 //!
 //! The kinds that a Controller decorates have no definition that is the host's to write on: the record is on the Controller, together
 //! with its finalizer. A Controller that is deleted and made again begins without a record.
 
+use std::collections::BTreeSet;
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,8 +23,8 @@ use super::requests::Requests;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::controllers;
-use operator_host_config::ControllerConfig;
 use operator_host_config::object::FINALIZER;
+use operator_host_config::{ControllerConfig, decorates};
 use operator_host_core::digest::Digest;
 use operator_host_core::object::{holder_annotation, live_annotation, stage_annotation};
 use operator_host_core::sync::lock;
@@ -36,6 +37,8 @@ use operator_host_runtime::Plugin;
 const RETRY: Duration = Duration::from_secs(30);
 /// The wait of a replica that cannot write before it has read the record.
 const PAUSE: Duration = Duration::from_secs(2);
+/// How often a write is tried that others get ahead of.
+const ATTEMPTS: u32 = 5;
 /// How long a version that is about to become live waits for its record.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -50,7 +53,7 @@ pub struct LiveRecord {
     stage_key: String,
     holder_key: String,
     manager: String,
-    holder: Mutex<String>,
+    holder: Mutex<Holder>,
     writer: Mutex<Writer>,
     known: watch::Sender<Option<Recorded>>,
     /// The version that was accepted last, and what was recorded then.
@@ -69,11 +72,11 @@ impl LiveRecord {
             client,
             controller: config.name.clone(),
             decorates: config.decorates.is_some(),
-            live_key: live_annotation(installation, &config.name),
-            stage_key: stage_annotation(installation, &config.name),
+            live_key: live_annotation(installation, &config.id),
+            stage_key: stage_annotation(installation, &config.id),
             holder_key: holder_annotation(installation),
             manager: config.field_manager(),
-            holder: Mutex::new(holder(config)),
+            holder: Mutex::new(Holder::of(config)),
             writer: Mutex::new(writer),
             known: watch::Sender::default(),
             accepted: Mutex::default(),
@@ -86,7 +89,7 @@ impl LiveRecord {
 
     /// Applies a new configuration of the controller, with its writer.
     pub fn configure(&self, config: &ControllerConfig, writer: Writer) {
-        *lock(&self.holder) = holder(config);
+        *lock(&self.holder) = Holder::of(config);
         *lock(&self.writer) = writer;
     }
 
@@ -170,22 +173,32 @@ impl LiveRecord {
     }
 
     async fn annotate(&self, definition: &str, annotations: &Value) -> Result<(), ApiError> {
-        let mut body = json!({ "metadata": { "annotations": annotations } });
         let writer = lock(&self.writer).clone();
         let requests = self.requests(definition);
-        // Before the first child: without it, nobody would delete the children of a Controller that is deleted.
-        if self.decorates
-            && let Some(found) = requests.read().await?
-        {
-            let metadata = &found["metadata"];
-            let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
-            if !finalizers.iter().any(|other| other == FINALIZER) {
-                finalizers.push(FINALIZER.into());
-                body["metadata"]["finalizers"] = finalizers.into();
+        let mut attempts = 1..ATTEMPTS;
+        loop {
+            let mut body = json!({ "metadata": { "annotations": annotations } });
+            // Before the first child: without it, nobody would delete the children of a Controller that is deleted.
+            if self.decorates
+                && let Some(found) = requests.read().await?
+            {
+                let metadata = &found["metadata"];
+                let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
+                if !finalizers.iter().any(|other| other == FINALIZER) {
+                    finalizers.push(FINALIZER.into());
+                    body["metadata"]["finalizers"] = finalizers.into();
+                }
+                // Each kind that it decorates adds itself, and none takes another out.
+                let before = metadata["annotations"][&self.holder_key].as_str();
+                body["metadata"]["annotations"][&self.holder_key] = lock(&self.holder).after(before).into();
                 body["metadata"]["resourceVersion"] = metadata["resourceVersion"].clone();
             }
+            match requests.merge(&writer, &body, &self.manager).await {
+                // The controllers of the other kinds write, too.
+                Err(error) if error.is_conflict() && attempts.next().is_some() => {}
+                done => return done,
+            }
         }
-        requests.merge(&writer, &body, &self.manager).await
     }
 
     fn requests(&self, definition: &str) -> Requests<'_> {
@@ -302,7 +315,8 @@ impl LiveRecord {
             Ok(Some(definition)) => {
                 let annotations = &definition["metadata"]["annotations"];
                 let of = |key: &str| annotations.get(key).and_then(Value::as_str);
-                let is_holder = of(&self.holder_key) == Some(lock(&self.holder).as_str());
+                let recorded = of(&self.holder_key);
+                let is_holder = recorded == Some(lock(&self.holder).after(recorded).as_str());
                 Ok((self.of(of), is_holder))
             }
             Err(error) if error.fault == Fault::Refused(403) => Ok((Recorded::Nothing, false)),
@@ -312,7 +326,7 @@ impl LiveRecord {
 
     /// Records a version. Returns whether that need not be tried again.
     async fn write(&self, definition: &str, digest: Digest) -> bool {
-        let holder = lock(&self.holder).clone();
+        let holder = lock(&self.holder).after(None);
         let annotations = json!({ &self.live_key: digest.to_string(), &self.holder_key: holder });
         let failed = match self.annotate(definition, &annotations).await {
             Ok(()) => {
@@ -339,9 +353,58 @@ impl LiveRecord {
     }
 }
 
-/// Returns what a definition records about the controller that reconciles its kind: the kind, and the UID of the Controller.
-/// Another Controller of that name and kind must be allowed to go on with what it left.
-pub fn holder(config: &ControllerConfig) -> String {
-    let uid = config.uid.as_deref().unwrap_or("configuration-file");
-    format!("{}/{uid}", config.parent.kind)
+/// What is recorded about who reconciles a kind: the kind, and the UID of the Controller. Another Controller of that name and kind must
+/// be allowed to go on with what it left. A Controller that decorates records all kinds that it has decorated.
+struct Holder {
+    kind: String,
+    uid: String,
+    decorates: bool,
+}
+
+impl Holder {
+    fn of(config: &ControllerConfig) -> Self {
+        Self {
+            kind: match config.decorates {
+                Some(_) => decorates::named(&config.parent),
+                None => config.parent.kind.clone(),
+            },
+            uid: config.uid.as_deref().unwrap_or("configuration-file").to_owned(),
+            decorates: config.decorates.is_some(),
+        }
+    }
+
+    /// Returns what shall be recorded, after what is recorded.
+    fn after(&self, before: Option<&str>) -> String {
+        let Self { kind, uid, decorates } = self;
+        let before = before.filter(|_| *decorates);
+        let before = before.and_then(|before| before.strip_suffix(uid)?.strip_suffix('/'));
+        let kinds: BTreeSet<_> = before
+            .into_iter()
+            .flat_map(|kinds| kinds.split(','))
+            .chain([kind.as_str()])
+            .collect();
+        format!("{}/{uid}", kinds.into_iter().collect::<Vec<_>>().join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_that_a_controller_decorates_is_recorded_beside_the_others() {
+        let holder = |kind: &str, decorates| Holder {
+            kind: kind.to_owned(),
+            uid: "u".to_owned(),
+            decorates,
+        };
+        let set = holder("StatefulSet.apps", true);
+        assert_eq!(set.after(None), "StatefulSet.apps/u");
+        assert_eq!(set.after(Some("Namespace/u")), "Namespace,StatefulSet.apps/u");
+        let both = "Namespace,StatefulSet.apps/u";
+        assert_eq!(set.after(Some(both)), both);
+        // What another Controller of the name recorded is not its own.
+        assert_eq!(set.after(Some("Namespace/other")), "StatefulSet.apps/u");
+        assert_eq!(holder("Thing", false).after(Some("Other/u")), "Thing/u");
+    }
 }

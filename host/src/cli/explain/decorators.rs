@@ -77,7 +77,7 @@ fn decorator(controller: &DynamicObject, object: &DynamicObject) -> Option<Decor
     let problem = first
         .into_iter()
         .flatten()
-        .find(|it| it["name"] == place.as_str());
+        .find(|it| it["name"] == place.as_str() && it["kind"] == types.kind.as_str());
     let managed = object.metadata.managed_fields.as_deref().unwrap_or_default();
     Some(Decorator {
         problem: problem.map(|it| it["reason"].as_str().unwrap_or_default().to_owned()),

@@ -11,7 +11,7 @@ use super::records::{GroupKind, Records};
 use operator_host_config::ceilings::{self, Ceilings};
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::object::ControllerObject;
-use operator_host_config::{Config, ControllerConfig};
+use operator_host_config::{Config, ControllerConfig, decorates};
 use operator_host_contract::Kind;
 use operator_host_core::object::is_terminating;
 
@@ -56,10 +56,12 @@ pub(in crate::operator) struct LastAllowed {
 /// What is known about one Controller.
 struct Known {
     generation: Option<i64>,
-    read: Result<ControllerConfig, Refused>,
-    /// The last `spec` that was allowed to run, and what it says, unless the ceilings are lower now.
-    allowed: Option<(Map<String, Value>, Option<ControllerConfig>)>,
+    read: Result<Vec<ControllerConfig>, Refused>,
+    allowed: Option<Allowed>,
 }
+
+/// The last `spec` of a Controller that was allowed to run, and what it says, unless the ceilings are lower now.
+type Allowed = (Map<String, Value>, Option<Vec<ControllerConfig>>);
 
 /// Adds the Controllers of the cluster to those of the file. If two are for one kind, the one that runs keeps it until it is
 /// deleted or gives it up. If none does yet, the older one runs, in whatever order the host learns of them.
@@ -104,7 +106,7 @@ pub(in crate::operator) fn admit(
         };
         let now = known.unwrap_or_else(|| read(&spec_of(object)));
         match now.clone().and_then(|now| admitted.add(now)) {
-            Ok(controller) => allowed = Some((spec_of(object), Some(controller))),
+            Ok(controllers) => allowed = Some((spec_of(object), Some(controllers))),
             Err(mut why) => {
                 let still = allowed.as_ref().and_then(|(_, before)| before.clone());
                 if still.is_some_and(|still| admitted.add(still).is_ok()) {
@@ -154,17 +156,19 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// Adds a Controller, unless its kind is taken, its name was another's, or there are too many.
-    fn add(&mut self, controller: ControllerConfig) -> Result<ControllerConfig, Refused> {
-        let is_owner = controller.decorates.is_none();
-        let kind = group_kind(&controller.parent);
-        if is_owner {
-            free(&controller, self.held, self.records)?;
-            if let Some(other) = self.kinds.get(&kind) {
+    /// Adds the controllers of a Controller, unless its kind is taken, its name was another's, or there are too many.
+    fn add(&mut self, controllers: Vec<ControllerConfig>) -> Result<Vec<ControllerConfig>, Refused> {
+        let owned = controllers.iter().find(|it| it.decorates.is_none());
+        let owned = owned.map(|owner| (owner, group_kind(&owner.parent)));
+        if let Some((owner, kind)) = &owned {
+            free(owner, self.held, self.records)?;
+            if let Some(other) = self.kinds.get(kind) {
                 return Err(taken(&self.controllers[*other]));
             }
         }
-        if let Some((entry, ceilings)) = ceilings::entry_for(self.ceilings, &controller) {
+        if let Some(controller) = controllers.first()
+            && let Some((entry, ceilings)) = ceilings::entry_for(self.ceilings, controller)
+        {
             let tenant = controller.tenant();
             let all = (entry, None);
             let own = (entry, Some(tenant.to_owned()));
@@ -176,11 +180,11 @@ impl<'a> Beside<'a> {
                 *self.numbers.entry(of).or_default() += 1;
             }
         }
-        if is_owner {
+        if let Some((_, kind)) = owned {
             self.kinds.insert(kind, self.controllers.len());
         }
-        self.controllers.push(controller.clone());
-        Ok(controller)
+        self.controllers.extend(controllers.iter().cloned());
+        Ok(controllers)
     }
 }
 
@@ -270,13 +274,12 @@ pub(in crate::operator) fn ran(
     object: &DynamicObject,
 ) -> Result<ControllerObject, String> {
     let read = read(file, object, &spec_of(object)).map_err(|refused| refused.message)?;
-    let parent = &read.config.parent;
-    if read.config.decorates.is_some() {
-        return Ok(read);
-    }
-    let record = records.get(&group_kind(parent)).map(|record| &record.uid);
-    if record != read.config.uid.as_ref() {
-        return Err(format!("the definition of {parent} does not record that it ran"));
+    for config in read.configs.iter().filter(|config| config.decorates.is_none()) {
+        let parent = &config.parent;
+        let record = records.get(&group_kind(parent)).map(|record| &record.uid);
+        if record != config.uid.as_ref() {
+            return Err(format!("the definition of {parent} does not record that it ran"));
+        }
     }
     Ok(read)
 }
@@ -295,21 +298,26 @@ fn read(
     }
     let read = file.object(name, &uid, spec).map_err(refused("InvalidSpec"))?;
     file.allows(&read).map_err(refused("NotAllowed"))?;
-    let parent = &read.config.parent;
-    match decorated_by(object).filter(|kind| read.config.decorates.is_none() || *kind != parent.kind) {
+    let is_decorated = |kind: &&str| {
+        let mut all = read.configs.iter().filter(|config| config.decorates.is_some());
+        all.any(|config| decorates::named(&config.parent) == *kind)
+    };
+    match decorated_by(object).find(|kind| !is_decorated(kind)) {
         None => Ok(read),
         Some(kind) => Err(refused("KindChanged")(format!(
-            "this Controller has decorated {kind} objects, whose children would stay if it decorated others: set `decorates` back, \
-             delete the Controller, and apply it again for {parent}"
+            "this Controller has decorated {kind} objects, whose children would stay if it decorated others only: put the kind back into \
+             `decorates`, or delete the Controller and apply it again"
         ))),
     }
 }
 
-/// Returns the kind that a Controller has decorated, as it records (`definitions::record::holder`).
-pub(in crate::operator) fn decorated_by(object: &DynamicObject) -> Option<&str> {
-    let uid = object.metadata.uid.as_deref()?;
-    let mut values = object.annotations().values();
-    values.find_map(|value| value.strip_suffix(uid)?.strip_suffix('/'))
+/// Returns the kinds that a Controller has decorated, as it records (`definitions::record::Holder`).
+pub(in crate::operator) fn decorated_by(object: &DynamicObject) -> impl Iterator<Item = &str> {
+    let recorded = object.metadata.uid.as_deref().and_then(|uid| {
+        let mut values = object.annotations().values();
+        values.find_map(|value| value.strip_suffix(uid)?.strip_suffix('/'))
+    });
+    recorded.into_iter().flat_map(|kinds| kinds.split(','))
 }
 
 fn read_to_run(
@@ -317,11 +325,13 @@ fn read_to_run(
     memory: &Memory,
     object: &DynamicObject,
     spec: &Map<String, Value>,
-) -> Result<ControllerConfig, Refused> {
-    let controller = read(file, object, spec)?.config;
-    let fits = memory.check_one(&controller);
+) -> Result<Vec<ControllerConfig>, Refused> {
+    let controllers = read(file, object, spec)?.configs;
+    let fits = controllers
+        .iter()
+        .try_for_each(|controller| memory.check_one(controller));
     fits.map_err(|message| Refused::new("TooLarge", message))?;
-    Ok(controller)
+    Ok(controllers)
 }
 
 fn taken(other: &ControllerConfig) -> Refused {

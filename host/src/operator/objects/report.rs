@@ -23,8 +23,8 @@ use operator_host_cluster::discovery::Discovery;
 use operator_host_cluster::discovery::controllers;
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::resource_client::ResourceClient;
-use operator_host_config::Config;
 use operator_host_config::object::{self, FINALIZER, OnRemoval};
+use operator_host_config::{Config, ControllerConfig};
 use operator_host_core::object::{NamespacedName, is_terminating};
 use operator_host_instruments::Instruments;
 
@@ -83,32 +83,44 @@ impl Reporter {
             let checks: BTreeMap<_, _> = checks.map(|check| (check.name, check.result)).collect();
             let reports = this.instruments.health.plugins().into_iter();
             let reports: BTreeMap<_, _> = reports.map(|it| (it.controller.clone(), it)).collect();
+            // The controllers of each Controller, by its name.
+            let mut parts = BTreeMap::<&str, Vec<&ControllerConfig>>::new();
+            for controller in config.controllers.iter().filter(|it| it.is_object()) {
+                parts.entry(&controller.name).or_default().push(controller);
+            }
             let facts = |name: &str| {
-                let check = |of: &str| checks.get(&format!("{of}/{name}")).cloned();
-                let waits = now.waiting.get(name).cloned().map(Ok);
-                status::Facts {
-                    plugin: check("plugin").or_else(|| waits.as_ref().map(|_| Ok(String::new()))),
-                    controller: waits
-                        .or_else(|| check("controller"))
-                        .map(|it| it.map_err(|error| status::without_conversion(&error))),
-                    report: reports.get(name),
-                    history: this.instruments.health.history_of(name).unwrap_or_default(),
-                    held: this.running.named(name).map_or(0, |it| it.state.held()),
-                    unready: this
-                        .running
-                        .named(name)
-                        .map(|it| it.state.first_unready(status::FIRST))
-                        .unwrap_or_default(),
-                    unwatched: this
-                        .running
-                        .named(name)
-                        .and_then(|it| it.unwatched())
-                        .map(|error| status::without_conversion(&error)),
-                    objects: match check("controller") {
-                        Some(Ok(waits)) if waits.is_empty() => this.objects(name),
-                        _ => None,
-                    },
-                }
+                let of = parts.get(name).into_iter().flatten();
+                let waits = now
+                    .waiting
+                    .get(name)
+                    .map(|why| status::Facts::waiting(why.clone()));
+                let each = of.map(|part| {
+                    let id = &part.id;
+                    let check = |of: &str| checks.get(&format!("{of}/{id}")).cloned();
+                    let running = this.running.named(id);
+                    let unready = running.as_ref().map(|it| it.state.first_unready(status::FIRST));
+                    let unready = unready.unwrap_or_default().into_iter();
+                    let controller = check("controller");
+                    status::Facts {
+                        plugin: check("plugin"),
+                        report: reports.get(id),
+                        history: this.instruments.health.history_of(id).unwrap_or_default(),
+                        held: running.as_ref().map_or(0, |it| it.state.held()),
+                        unready: unready
+                            .map(|(object, why)| (part.parent.kind.clone(), object, why))
+                            .collect(),
+                        unwatched: running
+                            .and_then(|it| it.unwatched())
+                            .map(|error| status::without_conversion(&error)),
+                        objects: match &controller {
+                            Some(Ok(waits)) if waits.is_empty() => this.objects(part),
+                            _ => None,
+                        },
+                        controller: controller
+                            .map(|it| it.map_err(|error| status::without_conversion(&error))),
+                    }
+                });
+                each.chain(waits).reduce(status::Facts::and).unwrap_or_default()
             };
             let start = Instant::now();
             let mut is_behind = false;
@@ -152,7 +164,7 @@ impl Reporter {
                             continue;
                         }
                         let mut new = status::of(object, refused, &facts(&name));
-                        new.runs &= !now.waiting.contains_key(&name);
+                        new.runs &= parts.contains_key(name.as_str());
                         if let Some(state) = state.filter(|(_, why)| !why.still_runs)
                             && object.data["status"] == new.fields
                         {
@@ -184,13 +196,13 @@ impl Reporter {
 
     /// Counts the objects of a controller that has its first lists, and those of them that are not Ready. After a start it has to look
     /// at each of them first.
-    fn objects(&self, name: &str) -> Option<(u64, u64)> {
-        let context = self.running.named(name)?;
+    fn objects(&self, controller: &ControllerConfig) -> Option<(u64, u64)> {
+        let context = self.running.named(&controller.id)?;
         let total = context.caches.parent_count() as u64;
         let counts = self
             .instruments
             .metrics
-            .of(name, &object::kind())
+            .of(&controller.id, &controller.parent)
             .parents()
             .counts();
         let ready = |status| counts.get(&("Ready", status)).copied().unwrap_or(0);
@@ -255,16 +267,17 @@ impl Reporter {
                  {FINALIZER} and delete them yourself"
             )
         };
-        let controller = ran(config, records, object).map_err(stays)?.config;
-        let writer = self.writers.writer(controller.service_account.as_ref());
-        let writer = writer.map_err(|error| error.to_string())?;
-        let kinds = Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics));
-        let deleted = undecorate(&self.client, &writer, &kinds, config, &controller).await;
-        let deleted = deleted.map_err(stays)?;
-        info!(
-            controller = controller.name,
-            deleted, "deleted the children of a Controller that decorated"
-        );
+        for controller in ran(config, records, object).map_err(stays)?.configs {
+            let writer = self.writers.writer(controller.service_account.as_ref());
+            let writer = writer.map_err(|error| error.to_string())?;
+            let kinds = Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics));
+            let deleted = undecorate(&self.client, &writer, &kinds, config, &controller).await;
+            let deleted = deleted.map_err(stays)?;
+            info!(
+                controller = controller.id,
+                deleted, "deleted the children of a Controller that decorated"
+            );
+        }
         Ok(())
     }
 
@@ -279,14 +292,16 @@ impl Reporter {
             return Ok(());
         }
         // A client that replaces the Controller may have removed the record.
-        let decorates = decorated_by(object).is_some() || object.data["spec"]["decorates"].is_array();
+        let decorates = decorated_by(object).next().is_some() || object.data["spec"]["decorates"].is_array();
         if decorates {
             self.remove_children(object, config, records).await?;
         }
         // A Controller that may not run releases nothing, nor does one that never ran: its finalizer proves neither.
         let released = match ran(config, records, object) {
             _ if decorates => None,
-            Ok(read) if read.on_removal == Some(OnRemoval::ReleaseFinalizers) => Some(read.config),
+            Ok(read) if read.on_removal == Some(OnRemoval::ReleaseFinalizers) => {
+                read.configs.into_iter().next()
+            }
             Ok(_) => None,
             Err(message) => {
                 warn!(

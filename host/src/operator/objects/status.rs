@@ -34,7 +34,8 @@ pub(super) fn is_forbidden(message: &str) -> bool {
     message.contains("is forbidden: User ")
 }
 
-/// What is known about the controller of a Controller.
+/// What is known about the controller of a Controller, or about those of one that decorates several kinds.
+#[derive(Default)]
 pub(super) struct Facts<'a> {
     /// The check of the controller, as `/readyz` has it; `None` until it has started.
     pub controller: Option<Result<String, String>>,
@@ -47,10 +48,71 @@ pub(super) struct Facts<'a> {
     pub unwatched: Option<String>,
     /// How many objects are not decorated any more, and keep their children.
     pub held: usize,
-    /// The first objects that are decorated and not ready, and why.
-    pub unready: Vec<(NamespacedName, Reason)>,
+    /// The first objects that are decorated and not ready, with their kinds, and why.
+    pub unready: Vec<(String, NamespacedName, Reason)>,
     /// How many objects there are, and how many of them are not Ready; `None` until all were looked at.
     pub objects: Option<(u64, u64)>,
+}
+
+impl Facts<'_> {
+    /// The facts of a controller that waits for its kind.
+    pub(super) fn waiting(why: String) -> Self {
+        Self {
+            controller: Some(Ok(why)),
+            plugin: Some(Ok(String::new())),
+            objects: Some((0, 0)),
+            ..Self::default()
+        }
+    }
+
+    /// Adds those of another controller of the same Controller. The worse of two states is that of both, and the plugin is shown as the
+    /// one has it that is behind.
+    #[must_use]
+    pub(super) fn and(self, other: Self) -> Self {
+        let is_behind = behind(self.report) < behind(other.report);
+        let (report, history) = match is_behind {
+            true => (other.report, other.history),
+            false => (self.report, self.history),
+        };
+        Self {
+            controller: worse(self.controller, other.controller),
+            plugin: worse(self.plugin, other.plugin),
+            report,
+            history,
+            unwatched: self.unwatched.or(other.unwatched),
+            held: self.held + other.held,
+            unready: [self.unready, other.unready].concat(),
+            objects: self
+                .objects
+                .zip(other.objects)
+                .map(|(one, other)| (one.0 + other.0, one.1 + other.1)),
+        }
+    }
+}
+
+/// Returns an error before a check that has not begun, this before one with remarks, and all of them before one that is well.
+fn worse(one: Check, other: Check) -> Check {
+    let rank = |check: &Check| match check {
+        Some(Err(_)) => 3,
+        None => 2,
+        Some(Ok(remarks)) => u8::from(!remarks.is_empty()),
+    };
+    match rank(&one) < rank(&other) {
+        true => other,
+        false => one,
+    }
+}
+
+type Check = Option<Result<String, String>>;
+
+/// Returns how far a plugin is from having only a live version.
+fn behind(report: Option<&PluginReport>) -> u8 {
+    match report {
+        None => 0,
+        Some(report) if report.live.is_none() => 4,
+        Some(report) if held_back(report).is_some() => 3,
+        Some(report) => 1 + u8::from(report.candidate.is_some()),
+    }
 }
 
 /// The status of a Controller.
@@ -108,9 +170,9 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
     let objects = match facts.objects.filter(|_| runs) {
         Some((total, not_ready)) => {
             let mut objects = json!({"total": total, "notReady": not_ready});
-            let shown = |(name, why): &(NamespacedName, Reason)| json!({"name": name.to_string(), "reason": shorten(&why.reason, SHORT)});
+            let shown = |(kind, name, why): &(String, NamespacedName, Reason)| json!({"kind": kind, "name": name.to_string(), "reason": shorten(&why.reason, SHORT)});
             if !facts.unready.is_empty() {
-                objects["first"] = facts.unready.iter().map(shown).collect();
+                objects["first"] = facts.unready.iter().take(FIRST).map(shown).collect();
             }
             objects
         }
@@ -332,6 +394,31 @@ mod tests {
             unready: Vec::new(),
             objects: None,
         }
+    }
+
+    #[test]
+    fn of_several_kinds_the_worst_is_told_and_their_objects_are_counted_together() {
+        let (good, held) = (live("sha256:a", ""), PluginReport::default());
+        let of = |report, total| Facts {
+            objects: Some((total, 1)),
+            ..facts(Some(report))
+        };
+        let failing = Facts {
+            controller: Some(Err("no right".into())),
+            ..of(&good, 1)
+        };
+        let both = of(&good, 2).and(failing).and(of(&held, 3));
+        assert_eq!(both.controller, Some(Err("no right".into())));
+        assert_eq!(both.objects, Some((6, 3)));
+        assert!(
+            both.report.is_some_and(|report| report.live.is_none()),
+            "the one that is behind"
+        );
+        let waits = of(&good, 2).and(Facts::waiting("waits for it".into()));
+        assert_eq!(waits.controller, Some(Ok("waits for it".into())));
+        assert_eq!(waits.objects, Some((2, 1)));
+        let starting = of(&good, 2).and(Facts::default());
+        assert_eq!((starting.controller, starting.objects), (None, None));
     }
 
     fn live(digest: &str, because: &str) -> PluginReport {

@@ -7,7 +7,8 @@ use operator_host_config::{Config, ControllerConfig, DefinitionsMode};
 use operator_host_contract::Kind;
 
 /// Takes those Controllers out of a configuration that wait for their kind; returns why, by name. One that `runs` is told by its
-/// own task when the kind goes, and a plugin that may install its definition must be loaded for that.
+/// own task when the kind goes, and a plugin that may install its definition must be loaded for that. Of a Controller for several kinds
+/// the others run.
 pub(in crate::operator) async fn take_out(
     kinds: &Discovery,
     config: &mut Config,

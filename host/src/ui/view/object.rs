@@ -105,13 +105,13 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
     owned.sort_by_cached_key(|child| (state(child).is_none(), kind(child), NamespacedName::of(child)));
     owned.truncate(one.children);
     let mut room = one.children;
-    let journal = sources.journal.of(&context.config.name);
+    let journal = sources.journal.of(&context.config.id);
     let reports = sources.health.plugins();
     let report = reports
         .into_iter()
-        .find(|report| report.controller == context.config.name);
+        .find(|report| report.controller == context.config.id);
     Ok(Object {
-        controller: context.config.name.clone(),
+        controller: context.config.id.clone(),
         kind: context.config.parent.to_string(),
         name: one.name.to_string(),
         summary: Summary::of(&parent),
