@@ -55,7 +55,7 @@ test: prerequisites ## Run every check and every test, those of `make check` amo
 
 chaos: prerequisites ## Break everything around the host at random: ROUNDS=20, SEED=n, FAULTS=words of their names
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
-	plugins/build.sh tests/fixtures/puppet >&2; \
+	plugins/build.sh tests/fixtures/puppet tests/fixtures/decorator >&2; \
 	exec $(target)/debug/chaos $(chaos) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 tenant: prerequisites ## Attack a host as a tenant while another team's Echo is measured: ATTACKS=words of their names

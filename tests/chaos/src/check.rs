@@ -182,7 +182,7 @@ async fn look(stage: &Stage, namespace: &str, want: Want) -> Result<Counts, Viol
             if let Some(fault) = oracle::status_fault(sample, &parent) {
                 return Err(Violation::about(&parent, fault));
             }
-            for child in oracle::children(sample, &parent.name_any(), &parent.data["spec"]) {
+            for child in oracle::children(sample, &parent.name_any(), &sample.spec(&parent)) {
                 wanted.insert(child.key, (child.says, parent.uid(), sample));
             }
             counts.parents += 1;

@@ -157,6 +157,7 @@ impl Fault {
     fn draw(draw: &mut Draw, possible: &Possible<'_>) -> Self {
         let replica = draw.below(possible.shape.replicas);
         let sample = *draw.pick(&Sample::ALL);
+        let defined = *draw.pick(&Sample::DEFINED);
         let delay = Duration::from_millis(20 + draw.below(200) as u64);
         let status = *draw.pick(&[401, 429, 500, 503]);
         let other = *draw.pick(&[Content::Newer, Content::Torn, Content::Garbage]);
@@ -173,7 +174,7 @@ impl Fault {
             (2, Self::EtcdKilled),
             (1, Self::EtcdStopped),
             (1, Self::ControllerManagerKilled),
-            (2, Self::DefinitionRemoved(sample)),
+            (2, Self::DefinitionRemoved(defined)),
             (1, Self::AllRightsTaken),
             (1, Self::RightsOnPodsTaken),
             (1, Self::WireSlow(delay)),

@@ -101,7 +101,7 @@ impl Files {
     }
 
     fn is_object(&self, sample: Sample) -> bool {
-        self.shape.objects && OBJECTS.contains(&sample)
+        sample == Sample::Decorated || self.shape.objects && OBJECTS.contains(&sample)
     }
 
     /// Replaces the configuration, and the Controllers.
@@ -111,7 +111,7 @@ impl Files {
             edit => config(self.shape, edit),
         };
         self.put(Path::new("config.yaml"), text.as_bytes())?;
-        for sample in OBJECTS.into_iter().filter(|sample| self.is_object(*sample)) {
+        for sample in Sample::ALL.into_iter().filter(|sample| self.is_object(*sample)) {
             objects::put(&self.client, sample, edit, &self.own(sample)?).await?;
         }
         Ok(())
@@ -150,11 +150,10 @@ impl Content {
 fn config(shape: Shape, edit: Edit) -> String {
     let mut text = format!(
         "plugins: plugins\nleadership: {}\n\
-         lease: {{namespace: {NAMESPACE}, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}}\n{}controllers:\n",
+         lease: {{namespace: {NAMESPACE}, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}}\n{CEILINGS}controllers:\n",
         shape.leadership,
-        if shape.objects { CEILINGS } else { "" }
     );
-    for sample in Sample::ALL {
+    for sample in Sample::DEFINED {
         if edit == Edit::Without(sample) || shape.objects && OBJECTS.contains(&sample) {
             continue;
         }
@@ -171,7 +170,7 @@ fn config(shape: Shape, edit: Edit) -> String {
                  {apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: Secret}]",
                 "[{apiVersion: v1, kind: Secret}]",
             ),
-            Sample::Puppet => (
+            Sample::Puppet | Sample::Decorated => (
                 "[{apiVersion: v1, kind: ConfigMap}, {apiVersion: operator-host.dev/v1alpha1, kind: External}]",
                 "[]",
             ),

@@ -34,8 +34,10 @@ use clap::Parser;
 
 use check::{History, Violation, Want};
 use draw::Draw;
-use faults::{Planned, Possible};
+use faults::{Fault, Planned, Possible};
+use files::Edit;
 use fleet::Shape;
+use oracle::Sample;
 use report::{Outcome, Report};
 use stage::{Paths, Stage};
 use users::Crowd;
@@ -289,7 +291,10 @@ async fn play(
     let (mut reasons, actions) = crowd.calm_down().await;
     outcome.actions = actions;
     for planned in plan {
-        if let faults::Fault::DefinitionRemoved(sample) = planned.fault {
+        // Without its Controller, what is decorated loses its children.
+        if let Fault::DefinitionRemoved(sample)
+        | Fault::ConfigEdited(Edit::Without(sample @ Sample::Decorated)) = planned.fault
+        {
             reasons.add_deletions(sample);
         }
     }

@@ -1,5 +1,5 @@
-//! Some samples as Controllers of the cluster, with their plugins in ConfigMaps: put there by `kubectl apply`, in place of an entry
-//! of the configuration and a file. A new version goes through stages.
+//! Some samples, and what decorates, as Controllers of the cluster, with their plugins in ConfigMaps: put there by `kubectl apply`,
+//! in place of an entry of the configuration and a file. A new version goes through stages.
 //!
 //! The API server may be away at any time, so everything is tried until it is done.
 
@@ -23,6 +23,8 @@ pub(crate) const OBJECTS: [Sample; 2] = [Sample::Echo, Sample::Puppet];
 pub(crate) const CEILINGS: &str = "\
 ceilings:
 - parents: [{apiGroups: [my-operator.dev], kinds: [Echo]}, {apiGroups: [test.operator-host.dev], kinds: [Puppet]}]
+  decorates: [{apiGroups: [apps], kinds: [StatefulSet]}]
+  fields: [metadata.labels]
   children: [{apiGroups: [''], kinds: [Pod, ConfigMap]}, {apiGroups: [operator-host.dev], kinds: [External]}]
   configMaps: [operator-host]
 ";
@@ -76,6 +78,9 @@ pub(crate) async fn put(client: &Client, sample: Sample, edit: Edit, own: &[u8])
 
 /// Lets a Controller that is made again go on with what the one before has left. Returns whether that is done.
 async fn may_go_on(client: &Client, sample: Sample, controller: &DynamicObject) -> kube::Result<bool> {
+    if sample == Sample::Decorated {
+        return Ok(true);
+    }
     let resource = sample.resource();
     let holder = format!("{}/{}", resource.kind, controller.uid().unwrap_or_default());
     let key = format!("{}.holder.live.operator-host.dev/controller", files::NAMESPACE);
@@ -114,26 +119,40 @@ fn spec(sample: Sample, edit: Edit, own: &[u8]) -> Value {
             { "apiVersion": "v1", "kind": "ConfigMap" },
             { "apiVersion": "operator-host.dev/v1alpha1", "kind": "External" },
         ]),
+        Sample::Decorated => json!([{ "apiVersion": "v1", "kind": "ConfigMap" }]),
         _ => json!([{ "apiVersion": "v1", "kind": "Pod" }]),
     };
     let stage = |mut objects: Value| {
         objects["wait"] = "300ms".into();
         objects
     };
-    json!({
-        "parent": { "apiVersion": resource.api_version, "kind": resource.kind },
+    let mut kind = json!({ "apiVersion": resource.api_version, "kind": resource.kind });
+    let mut spec = json!({
         "plugin": { "configMap": {
             "name": format!("{name}-plugin"), "namespace": files::NAMESPACE, "key": format!("{name}.wasm"),
         } },
         "children": children,
         "concurrency": if edit == Edit::Otherwise(sample) { 3 } else { 8 },
         "backoff": { "initial": "100ms", "max": "1s" },
-        "proving": { "stages": [
-            stage(json!({ "objects": 1 })), stage(json!({ "percent": 50 })), stage(json!({ "percent": 100 })),
-        ] },
         // Users break any comparison of what was Ready before with what is now, and a round ends with this version.
         "version": { "promote": Digest::of(own).to_string() },
-    })
+    });
+    if sample == Sample::Decorated {
+        kind["selector"] = "decorate=yes".into();
+        kind["fields"] = json!([r#"metadata.labels["seen"]"#]);
+        spec["decorates"] = json!([kind]);
+        // Users take the label off at any time, also while no host runs.
+        spec["proving"] = json!({ "maxDeletions": "100%" });
+    } else {
+        spec["parent"] = kind;
+        let stages = [
+            json!({ "objects": 1 }),
+            json!({ "percent": 50 }),
+            json!({ "percent": 100 }),
+        ];
+        spec["proving"] = json!({ "stages": stages.map(stage) });
+    }
+    spec
 }
 
 fn api(client: &Client) -> Api<DynamicObject> {

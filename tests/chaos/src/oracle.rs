@@ -3,8 +3,12 @@
 //! Written from the samples' documentation, not from their code, as an independent check. An object's name shows
 //! which sample it belongs to: names of Echos begin with `e`, and so on ([`Sample::letter`]).
 
+use kube::ResourceExt as _;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
+
+/// The annotation with the spec of a puppet.
+const ORDERS: &str = "test.operator-host.dev/spec";
 
 /// A kind of parent, and the plugin that reconciles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,10 +18,21 @@ pub(crate) enum Sample {
     MyApp,
     MySql,
     Puppet,
+    /// StatefulSets, which a Controller decorates. An annotation has the spec of a puppet; without it, the label is left out.
+    Decorated,
 }
 
 impl Sample {
-    pub(crate) const ALL: [Self; 5] = [Self::Echo, Self::Hello, Self::MyApp, Self::MySql, Self::Puppet];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Echo,
+        Self::Hello,
+        Self::MyApp,
+        Self::MySql,
+        Self::Puppet,
+        Self::Decorated,
+    ];
+    /// Those whose kinds have definitions.
+    pub(crate) const DEFINED: [Self; 5] = [Self::Echo, Self::Hello, Self::MyApp, Self::MySql, Self::Puppet];
 
     /// Returns the controller's name, which is also the plugin file's.
     pub(crate) fn name(self) -> &'static str {
@@ -27,6 +42,7 @@ impl Sample {
             Self::MyApp => "myapp",
             Self::MySql => "mysql",
             Self::Puppet => "puppet",
+            Self::Decorated => "decorator",
         }
     }
 
@@ -38,6 +54,7 @@ impl Sample {
             Self::MyApp => 'a',
             Self::MySql => 'm',
             Self::Puppet => 'p',
+            Self::Decorated => 'd',
         }
     }
 
@@ -54,6 +71,41 @@ impl Sample {
             Self::MyApp => resource("example.com", "v1", "MyApp", "myapps"),
             Self::MySql => resource("database.example.com", "v2", "MySQLCluster", "mysqlclusters"),
             Self::Puppet => resource("test.operator-host.dev", "v1", "Puppet", "puppets"),
+            Self::Decorated => resource("apps", "v1", "StatefulSet", "statefulsets"),
+        }
+    }
+
+    /// Returns a parent with this spec.
+    pub(crate) fn parent(self, name: &str, spec: &Value) -> Value {
+        let resource = self.resource();
+        let mut parent = json!({
+            "apiVersion": resource.api_version, "kind": resource.kind, "metadata": { "name": name }, "spec": spec,
+        });
+        if self == Self::Decorated {
+            parent["metadata"]["annotations"] = json!({ ORDERS: spec.to_string() });
+            if spec["response"].is_object() {
+                parent["metadata"]["labels"] = json!({ "decorate": "yes" });
+            }
+            let labels = json!({ "app": name });
+            let container = json!({ "name": "c", "image": "c" });
+            parent["spec"] = json!({
+                "replicas": 0, "serviceName": name, "selector": { "matchLabels": labels },
+                "template": { "metadata": { "labels": labels }, "spec": { "containers": [container] } },
+            });
+        }
+        parent
+    }
+
+    /// Returns the spec of a parent.
+    pub(crate) fn spec(self, parent: &DynamicObject) -> Value {
+        match self {
+            Self::Decorated => {
+                let orders = parent.annotations().get(ORDERS);
+                orders
+                    .and_then(|text| serde_json::from_str(text).ok())
+                    .unwrap_or_default()
+            }
+            _ => parent.data["spec"].clone(),
         }
     }
 }
@@ -177,7 +229,7 @@ pub(crate) fn children(sample: Sample, name: &str, spec: &Value) -> Vec<Wanted> 
             }
             all
         }
-        Sample::Puppet => {
+        Sample::Puppet | Sample::Decorated => {
             let children = spec["response"]["children"].as_array().into_iter().flatten();
             children
                 .map(|child| {
@@ -200,7 +252,7 @@ pub(crate) fn status(sample: Sample, spec: &Value) -> Value {
         Sample::Hello => json!({ "readyReplicas": replicas }),
         Sample::MyApp => json!({ "readyReplicas": replicas, "phase": "Running" }),
         Sample::MySql => json!({ "readyReplicas": replicas, "phase": "Running" }),
-        Sample::Puppet => json!({}),
+        Sample::Puppet | Sample::Decorated => json!({}),
     }
 }
 
@@ -211,6 +263,19 @@ pub(crate) fn status_fault(sample: Sample, parent: &DynamicObject) -> Option<Str
     if parent.metadata.deletion_timestamp.is_some() {
         let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
         return Some(format!("it was deleted and has the finalizers {finalizers:?}"));
+    }
+    if sample == Sample::Decorated {
+        let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
+        let seen = parent
+            .labels()
+            .get("seen")
+            .map(|seen| json!(seen))
+            .unwrap_or_default();
+        let wanted = &sample.spec(parent)["response"]["parent"]["metadata"]["labels"]["seen"];
+        return match finalizers {
+            [] => difference(&seen, wanted, "its label"),
+            finalizers => Some(format!("it is decorated and has the finalizers {finalizers:?}")),
+        };
     }
     if status["observedGeneration"].as_i64() != Some(generation) {
         return Some(format!(

@@ -20,12 +20,13 @@ use crate::oracle::{self, Key, Kind, Sample};
 /// Number of users.
 const USERS: usize = 3;
 /// The parents of each user, by kind.
-const PARENTS: [(Sample, usize); 5] = [
+const PARENTS: [(Sample, usize); 6] = [
     (Sample::Echo, 2),
     (Sample::Hello, 1),
     (Sample::MyApp, 1),
     (Sample::MySql, 1),
     (Sample::Puppet, 2),
+    (Sample::Decorated, 1),
 ];
 /// Timeout of a request: the API server may be suspended.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -103,7 +104,8 @@ pub(crate) fn names(sample: Sample) -> Vec<String> {
 /// Returns every child that a parent can have with any spec that is drawn here.
 pub(crate) fn possible(sample: Sample, name: &str) -> Vec<Key> {
     // Including the children that a cleanup creates.
-    let children: Vec<_> = (0..=MOST).map(|i| puppet_child(name, i, "")).collect();
+    let children = (0..=MOST).filter(|i| sample != Sample::Decorated || *i != OUTSIDE);
+    let children: Vec<_> = children.map(|i| puppet_child(name, i, "")).collect();
     let widest = json!({ "replicas": MOST, "response": { "children": children } });
     let all = oracle::children(sample, name, &widest).into_iter();
     all.map(|wanted| wanted.key).collect()
@@ -269,16 +271,13 @@ impl User {
         let replaced = sample == Sample::MySql && before != parent.version;
         for key in possible(sample, &name) {
             let is_replaced =
-                (replaced && key.0 == Kind::Pod) || (sample == Sample::Puppet && is_immutable(&key.1));
+                (replaced && key.0 == Kind::Pod) || (key.0 == Kind::ConfigMap && is_immutable(&key.1));
             if is_replaced || !wanted.iter().any(|wanted| wanted.key == key) {
                 self.reasons.add(key);
             }
         }
         let resource = sample.resource();
-        let object = json!({
-            "apiVersion": resource.api_version, "kind": resource.kind,
-            "metadata": { "name": name }, "spec": spec,
-        });
+        let object = sample.parent(&name, &spec);
         let parameters = PatchParams::apply("user").force();
         let api = self.api(&resource);
         patience(api.patch(&name, &parameters, &Patch::Apply(object))).await;
@@ -372,6 +371,15 @@ impl Parent {
                 })
             }
             Sample::Puppet => self.puppet_spec(draw),
+            // Without the label.
+            Sample::Decorated if draw.percent(15) => json!({}),
+            Sample::Decorated => {
+                let text = draw.below(1000).to_string();
+                let children = (0..MOST).filter(|i| *i != OUTSIDE && draw.percent(60));
+                let children: Vec<_> = children.map(|i| puppet_child(&self.name, i, &text)).collect();
+                let parent = json!({ "metadata": { "labels": { "seen": text } } });
+                json!({ "response": { "children": children, "parent": parent } })
+            }
         }
     }
 
