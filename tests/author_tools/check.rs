@@ -205,6 +205,23 @@ fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse
             "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {a: true}}}]}",
             Some("metadata.labels.a: true must be of type string"),
         ),
+        (
+            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/update: 'one,replace,min-ready=5', \
+             operator-host.dev/on-removal: delete}}}]}",
+            None,
+        ),
+        (
+            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/update: replase}}}]}",
+            Some("operator-host.dev/update … \"replase\" … did you mean `replace`"),
+        ),
+        (
+            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/update: last-first}}}]}",
+            Some("operator-host.dev/update … add `one`, or leave `last-first` out"),
+        ),
+        (
+            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/on-removal: retian}}}]}",
+            Some("operator-host.dev/on-removal … did you mean `retain`"),
+        ),
     ] {
         let resource = format!(
             "apiVersion: test.operator-host.dev/v1\nkind: Puppet\nmetadata: {{name: p}}\nspec: {{response: {response}}}\n"

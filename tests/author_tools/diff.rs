@@ -94,6 +94,48 @@ async fn another_plugin_can_be_tried_before_it_is_rolled_out() {
 }
 
 #[tokio::test]
+async fn what_a_child_says_of_its_changes_and_its_removal_shows_in_the_difference() {
+    let scenario = Scenario::new("diff-update").await;
+    let kinds = "children: [{apiVersion: v1, kind: ConfigMap}]";
+    let config = scenario.config(&puppet::controller("puppet.wasm", kinds));
+    let child = |name: &str, text: &str, annotation: Value| {
+        let mut child = config_map(name, text);
+        child["immutable"] = true.into();
+        child["metadata"]["annotations"] = annotation;
+        child
+    };
+    let replace = json!({"operator-host.dev/update": "replace"});
+    let retain = json!({"operator-host.dev/on-removal": "retain"});
+    let of = |children: Value| json!({"response": {"children": children}});
+    let first = [
+        child("a", "one", replace.clone()),
+        child("b", "one", retain.clone()),
+        child("c", "one", json!({})),
+    ];
+    scenario.puppet("p", of(json!(first))).await;
+    let host = scenario.start_with(&config, &[]);
+    scenario.until_ready("p").await;
+    assert!(host.stop().await.success());
+    assert_eq!(diff(&scenario, &config, &[]).expect(0).out, "");
+    // One is replaced, one stays, and one goes.
+    scenario
+        .puppet("p", of(json!([child("a", "two", replace)])))
+        .await;
+    let answer = diff(&scenario, &config, &[]).expect(1);
+    let words = "--- ConfigMap diff-update/a … +++ /dev/null … +++ ConfigMap diff-update/a … +  text: two … --- ConfigMap diff-update/c";
+    assert_contains(&answer.out, words);
+    assert!(!answer.out.contains("diff-update/b"), "{}", answer.out);
+    // Without the annotation, the refusal is reported.
+    scenario
+        .puppet("p", of(json!([child("a", "two", json!({}))])))
+        .await;
+    assert_contains(
+        &diff(&scenario, &config, &[]).expect(2).err,
+        "ConfigMap diff-update/a … immutable",
+    );
+}
+
+#[tokio::test]
 async fn values_of_secrets_are_masked_and_needs_are_read_from_the_cluster() {
     let scenario = Scenario::new("diff-secret").await;
     let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]\nreads: [{apiVersion: v1, kind: ConfigMap}]";
