@@ -567,8 +567,6 @@ class OnATerminal(Install):
     def open_terminal(self) -> int:
         self.child, terminal = pty.fork()
         if self.child == 0:
-            # Whoever runs this test in the background has it ignored.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
             try:
                 os.execve(self.root / "tests/prepare.sh", ["prepare.sh"], self.environment)
             finally:
@@ -648,4 +646,6 @@ class Release(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    # Whoever runs this in the background has it ignored, and so would what is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     unittest.main()
