@@ -211,8 +211,8 @@ fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse
             None,
         ),
         (
-            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/update: replase}}}]}",
-            Some("operator-host.dev/update … \"replase\" … did you mean `replace`"),
+            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/update: replaced}}}]}",
+            Some("operator-host.dev/update … \"replaced\" … did you mean `replace`"),
         ),
         (
             "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/update: last-first}}}]}",
