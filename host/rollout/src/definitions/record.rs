@@ -2,7 +2,7 @@
 //! every replica sees it, and where it outlives all of them.
 //!
 //! A host that starts with another file than the recorded version proves it before it writes anything. The leader records a
-//! version before it reconciles with it, and beside it which controller reconciles the kind ([`Holder`]). A replica that begins
+//! version before it reconciles with it, and beside it which controller reconciles the kind (`Holder`). A replica that begins
 //! to lead reads the record again ([`LiveRecord::confirm`]): another replica may have gone on to a version that this one does not
 //! have.
 //!
