@@ -328,15 +328,14 @@ async fn nothing_is_sent_to_rabbitmq_twice_by_a_process_that_is_killed_or_follow
         .until_condition(USER, "late", "Ready=True Reconciled")
         .await;
     first.process().resume();
-    let writes = || {
-        let mut writes = front.writes();
-        writes.retain(|line| line.contains(".late"));
-        writes.len()
-    };
     let lines = front.lines().len();
     until_true("the second has looked at all again", async || {
         front.lines().len() >= lines + 25
     })
     .await;
-    assert_eq!(writes(), 4, "{:?}", front.writes());
+    let mut writes = front.writes();
+    writes.retain(|line| line.contains(".late"));
+    // As above: the first may have sent the password, and not yet said so.
+    let (users, others): (Vec<_>, Vec<_>) = writes.iter().partition(|line| line.starts_with("PUT /users/"));
+    assert!(matches!((users.len(), others.len()), (1 | 2, 3)), "{writes:?}");
 }
