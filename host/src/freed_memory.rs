@@ -6,6 +6,7 @@
 //! The code that only a start or a burst needs, such as that of the command line and of TLS keys, stays mapped as well. It is
 //! unmapped then, too: the kernel keeps it among its cached files, and maps again what runs.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -21,12 +22,14 @@ pub(crate) async fn keep_returning() {
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.tick().await;
-    let mut returned = None;
+    let (code, mut returned) = (code(), None);
     loop {
         tick.tick().await;
         if returned.is_none_or(|before| processor_time().saturating_sub(before) >= WORK) {
             trim();
-            unmap_code();
+            if let Some(code) = &code {
+                unmap(code);
+            }
             returned = Some(processor_time());
         }
     }
@@ -44,26 +47,28 @@ fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Unmaps the pages of the program's code. Each is mapped again, without a read from the disk, when it runs.
+/// Returns the addresses of the program's code, which stay the same.
+fn code() -> Option<Range<usize>> {
+    let program = std::fs::read_link("/proc/self/exe").ok()?;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    code_of(&program.to_string_lossy(), &maps)
+}
+
+/// Unmaps the pages of the program's [`code`]. Each is mapped again, without a read from the disk, when it runs.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "see SAFETY")]
-fn unmap_code() {
-    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let Some(range) = code_of(&program.to_string_lossy(), &maps) else {
-        return;
-    };
-    let (start, length) = (range.start as *mut libc::c_void, range.len());
+fn unmap(code: &Range<usize>) {
+    let (start, length) = (code.start as *mut libc::c_void, code.len());
     // SAFETY: the range is a private mapping of a file that may be read and run, and not written, so each of its pages is that of
     // the file, and will be so again when it is mapped on the next access.
     unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
 }
 
 #[cfg(not(target_os = "linux"))]
-const fn unmap_code() {}
+const fn unmap(_: &Range<usize>) {}
 
 /// Returns the addresses of the program's code, as the lines of `/proc/self/maps` have them.
-fn code_of(program: &str, maps: &str) -> Option<std::ops::Range<usize>> {
+fn code_of(program: &str, maps: &str) -> Option<Range<usize>> {
     let mut code = maps
         .lines()
         .filter(|line| line.ends_with(program) && line.contains(" r-xp "));
@@ -90,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_program_goes_on_when_its_code_is_unmapped() {
-        unmap_code();
+        unmap(&code().expect("the code of this program"));
         assert!(!processor_time().is_zero());
     }
 }
