@@ -77,9 +77,21 @@ fn compiling(parent: u32) -> Vec<u32> {
 
 /// Reports whether a compiling process has set its limits and waits for the file: the priority is the last one set.
 fn is_limited(process: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    fields.split_whitespace().nth(16) == Some("10")
+    niceness(process) == ["5"]
+}
+
+/// Returns the niceness of each thread of a process.
+fn niceness(process: u32) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let of = |thread: fs::DirEntry| {
+        let stat = fs::read_to_string(thread.path().join("stat")).ok()?;
+        let fields = stat.rsplit(')').next()?;
+        fields.split_whitespace().nth(16).map(str::to_owned)
+    };
+    threads.filter_map(of).collect()
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
@@ -159,6 +171,30 @@ async fn a_plugin_that_compiles_for_long_is_ended_by_the_kernel() {
         // The machine is busy with other work.
         assert_contains(&error, "of wall-clock time");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_compiles_for_long_gives_way_to_those_that_come_later() {
+    let own = std::process::id();
+    let before = compiling(own);
+    let runtime = std::sync::Arc::new(runtime(outside(MEMORY), None));
+    let slow = {
+        let runtime = std::sync::Arc::clone(&runtime);
+        tokio::spawn(async move {
+            runtime
+                .load(hard::slow(), within(Duration::from_secs(60)))
+                .await
+                .is_ok()
+        })
+    };
+    let all = |nice: &str| {
+        let new = compiling(own).into_iter().filter(|it| !before.contains(it));
+        new.map(niceness)
+            .any(|threads| !threads.is_empty() && threads.iter().all(|it| it == nice))
+    };
+    until("it begins", || all("5")).await;
+    until("each of its threads gives way", || all("10")).await;
+    slow.abort();
 }
 
 #[tokio::test]

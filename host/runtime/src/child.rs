@@ -23,10 +23,12 @@ pub(crate) const UNLIMITED: i32 = 70;
 
 /// Address space that is reserved and not used: the program, its libraries, stacks, the allocator's arenas.
 const RESERVED: u64 = 1 << 30;
-/// The niceness: below that of slow plugins (see `lane`), but when one spins on every processor, compiling gets a
-/// quarter of its time. With the lowest priority it would get a twentieth, and another controller's first plugin
-/// would not start for minutes.
-const NICE: i32 = 10;
+/// The niceness at first: that of slow plugins (see `lane`).
+const NICE: i32 = 5;
+/// The niceness of a compilation that takes long: it gets a third of the time of one that has just begun, and when a slow plugin
+/// spins on every processor, a quarter of its time. With the lowest priority it would get a twentieth, and another controller's
+/// first plugin would not start for minutes.
+pub(crate) const NICE_LATER: i32 = 10;
 /// Maximum number of open files: the three standard streams, and the files in `/proc` and `/sys` that the
 /// compiler reads about the processor.
 const FILES: u64 = 16;

@@ -11,21 +11,24 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, getpriority_process, setpriority_process};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
-use crate::child::{COMMAND, Limited, REFUSED, UNLIMITED};
+use crate::child::{COMMAND, Limited, NICE_LATER, REFUSED, UNLIMITED};
 use crate::error::{LoadError, Part, shortened};
 use crate::limits::MIB;
 
 /// Ratio of the wall-clock limit to the processor time limit. Compiling has a low priority, and no file can make it
 /// wait.
 const PATIENCE: u32 = 10;
+/// How long a compilation keeps its first priority. Most plugins are compiled by then.
+const SOON: Duration = Duration::from_secs(1);
 /// Maximum number of threads of one compilation.
 const THREADS: usize = 4;
 /// Machine code may have 1/`CODE_SHARE` of the compilation's memory, because the host keeps the code in its
@@ -93,7 +96,18 @@ impl Subprocess {
             .map_err(|error| no_process(&format!("{}: {error}", self.program.display())))?;
         let most = self.memory / CODE_SHARE;
         let wall = time.saturating_mul(PATIENCE);
-        let Ok(ended) = tokio::time::timeout(wall, communicate(&mut child, file, most)).await else {
+        let process = child.id();
+        let ended = async {
+            let mut ended = pin!(communicate(&mut child, file, most));
+            match tokio::time::timeout(SOON, &mut ended).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    give_way(process);
+                    ended.await
+                }
+            }
+        };
+        let Ok(ended) = tokio::time::timeout(wall, ended).await else {
             // Waits for the exit, so that there are never more processes than are counted.
             let _ = child.kill().await;
             return Err(LoadError::new(
@@ -154,6 +168,21 @@ impl Subprocess {
             ),
         };
         Err(error)
+    }
+}
+
+/// Lowers the priority of a process that takes long, so that what others deliver meanwhile hardly waits for it.
+fn give_way(process: Option<u32>) {
+    // Only root may give a process a higher priority than this one has.
+    let nice = NICE_LATER.max(getpriority_process(None).unwrap_or_default());
+    // Priority is a property of a thread.
+    let threads = process.map(|process| std::fs::read_dir(format!("/proc/{process}/task")));
+    for thread in threads.into_iter().flatten().flatten().flatten() {
+        let id = thread.file_name().to_str().and_then(|id| id.parse().ok());
+        if let Some(id) = id.and_then(Pid::from_raw) {
+            // It may have ended.
+            let _ = setpriority_process(Some(id), nice);
+        }
     }
 }
 
