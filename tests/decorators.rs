@@ -7,6 +7,7 @@ use crate::support::prelude::*;
 mod bad_input;
 mod fields;
 mod lifecycle;
+mod many;
 mod metacontroller;
 mod samples;
 
@@ -20,7 +21,11 @@ const CEILINGS: &str = "ceilings:\n- parents: [{apiGroups: ['*.operator-host.dev
 
 /// Starts a control plane with the plugins in ConfigMaps, and a host.
 async fn world(name: &str) -> (World, Host) {
-    let world = World::within(own_cluster(Options::default().with_audit()).await, name).await;
+    world_of(name, Options::default()).await
+}
+
+async fn world_of(name: &str, options: Options) -> (World, Host) {
+    let world = World::within(own_cluster(options.with_audit()).await, name).await;
     for (name, plugin) in [
         ("decorator", std::fs::read(plugin("decorator")).unwrap()),
         ("guard", variant_of("decorator.wasm", 6)),

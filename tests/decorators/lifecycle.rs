@@ -193,7 +193,22 @@ async fn many_controllers_decorate_a_kind_and_none_what_a_controller_made() {
     world.wants("p", &[made, config_map("beside", "x")]).await;
     world.until_there(DEPLOYMENT, "made").await;
     world.until_there(CONFIG_MAP, "beside").await;
+    // What a child has made is not decorated either, such as the pods of a Job with the labels of the pod that it is for.
+    let beside = world.get(CONFIG_MAP, "beside").await.unwrap();
+    let owned_by = |owner: &DynamicObject, name: &str| {
+        let child = config_map(&format!("of-{name}"), "x");
+        let mut made = deployment(name, &json!({"response": {"children": [child]}}));
+        made["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "v1", "kind": "ConfigMap", "name": owner.name_any(), "uid": owner.uid(), "controller": true,
+        }]);
+        made.to_string()
+    };
+    world.apply(&owned_by(&beside, "made-by-child")).await;
+    let others = world.apply(&config_map("others", "x").to_string()).await;
+    world.apply(&owned_by(&others, "made-by-other")).await;
+    world.until_there(CONFIG_MAP, "of-made-by-other").await;
     world.decorated("last").await;
     assert!(world.get(CONFIG_MAP, "of-made").await.is_none());
+    assert!(world.get(CONFIG_MAP, "of-made-by-child").await.is_none());
     assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -13,7 +13,9 @@ use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
-use operator_host_core::object::{ChildRef, NamespacedName, kind_in_words};
+use operator_host_core::object::{
+    CONTROLLER_LABEL, ChildRef, NamespacedName, controller_of, kind_in_words, label,
+};
 
 /// The watches of one controller.
 pub struct Caches {
@@ -69,7 +71,25 @@ impl Caches {
 
     /// Reports whether an object of the parents' kind is a parent.
     pub fn selects(&self, object: &DynamicObject) -> bool {
-        self.config.selects(object.labels())
+        self.config.selects(object.labels()) && !self.is_of_child(object)
+    }
+
+    /// Reports whether a child of a controller of the host owns an object, such as a Job its pods. Decorated, a pod that has the
+    /// labels of the first one would get a Job with such pods again, without end.
+    fn is_of_child(&self, object: &DynamicObject) -> bool {
+        let Some(owner) = controller_of(object).filter(|_| self.config.decorates.is_some()) else {
+            return false;
+        };
+        let name = NamespacedName {
+            namespace: object.metadata.namespace.clone(),
+            name: owner.name.clone(),
+        };
+        let is_owner = |child: &DynamicObject| {
+            child.metadata.uid.as_deref() == Some(owner.uid.as_str())
+                && label(child, CONTROLLER_LABEL).is_some()
+        };
+        let mut of_kind = self.children.iter().filter(|(kind, _)| kind.kind == owner.kind);
+        of_kind.any(|(_, watches)| watches.get(&name).is_some_and(|child| is_owner(&child)))
     }
 
     /// Returns the names of all parents, in no particular order.
