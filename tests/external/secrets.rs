@@ -108,16 +108,35 @@ async fn credentials_are_renewed_while_it_runs_and_never_come_back() {
     scenario
         .apply(&secret("shop", "", &json!({"token": "hunter2-first\n"})))
         .await;
-    scenario.until_matches("www").await;
+    let ready = scenario.until_matches("www").await;
     scenario
         .apply(&secret("shop", "", &json!({"token": "hunter2-second"})))
         .await;
     server.with(|inner| inner.token = Some("hunter2-second".into()));
+    let before = server.lines().len();
     server.put("/www", json!({"ttl": 60}));
     until_true("drift is put right", async || {
         server.get("/www") == Some(json!({"ttl": 300}))
     })
     .await;
+    // What is refused with the token that is known is asked again with the new one, within the same reconcile.
+    let sent = server.with(|inner| inner.received.clone());
+    let tokens = sent[before..]
+        .iter()
+        .map(|it| it.headers["x-token"].to_str().unwrap());
+    let tokens: Vec<_> = tokens.take(3).collect();
+    assert_eq!(tokens, ["hunter2-first", "hunter2-second", "hunter2-second"]);
+    let since =
+        |external: &DynamicObject| condition(external, "Ready").unwrap()["lastTransitionTime"].clone();
+    let now = scenario.until_matches("www").await;
+    assert_eq!(since(&now), since(&ready), "it stayed Ready");
+    // When the server refuses the new one, too, the External says so.
+    server.with(|inner| inner.token = Some("hunter2-third".into()));
+    scenario
+        .until_external("www", "Stalled=True NotAuthorized: 401")
+        .await;
+    server.with(|inner| inner.token = Some("hunter2-second".into()));
+    scenario.until_matches("www").await;
     // The server sends back what it was sent.
     server.put("/echo", json!({"sent": ["X-Token: hunter2-second"], "ttl": 300}));
     for (name, field, value) in [
