@@ -141,7 +141,7 @@ bench: prerequisites ## Measure, and write the tables in README and the page of 
 
 bench-scale: prerequisites ## Measure how cost grows and print the tables of host/docs/reference/scale.md: ARGS="--only parents" (slow)
 	@$(build-scale); \
-	plugins/build.sh tests/fixtures/puppet >&2; \
+	plugins/build.sh tests/fixtures/puppet tests/fixtures/decorator >&2; \
 	exec $(target)/scale/bench-scale measure $(scale) $(ARGS)
 
 soak: prerequisites ## Let users change objects for MINUTES=60, and fail if the host grows

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::stage::{GROUP, LIMIT, Running};
 
 /// How many requests of the harness are under way at a time.
-const REQUESTS: usize = 50;
+pub(crate) const REQUESTS: usize = 50;
 
 pub(crate) fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
     api_of(client, namespace, GROUP)

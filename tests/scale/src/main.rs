@@ -4,10 +4,11 @@
 //! `/proc` and from the API server's metrics what that cost. It prints a table for `host/docs/reference/scale.md`.
 //!
 //! Modules in reading order: `stage` the control plane and the measured processes, `plugins` copies of Echo, `echoes`
-//! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit`, `reads`, `externals` and `soak`; `native` the other
-//! operator; `stats` computes, `report` prints.
+//! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit`, `reads`, `decorated`, `externals` and `soak`;
+//! `native` the other operator; `stats` computes, `report` prints.
 
 mod controllers;
+mod decorated;
 mod echoes;
 mod edit;
 mod externals;
@@ -85,6 +86,9 @@ struct Measure {
     /// Numbers of foreign pods, in ascending order
     #[arg(long, value_delimiter = ',', default_value = "0,50000")]
     foreign: Vec<usize>,
+    /// Numbers of objects of a kind of which some are decorated
+    #[arg(long, value_delimiter = ',', default_value = "100,10000")]
+    decorated: Vec<usize>,
     /// Numbers of Externals
     #[arg(long, value_delimiter = ',', default_value = "500,5000")]
     externals: Vec<usize>,
@@ -120,6 +124,8 @@ enum Part {
     Edit,
     /// A parent that reads objects of many namespaces
     Reads,
+    /// A Controller that decorates a few objects, by number of all objects of the kind
+    Decorated,
     /// Time and memory of `operator-host egress`, by number of Externals
     Externals,
 }
@@ -153,6 +159,7 @@ async fn run(measure: Measure) -> anyhow::Result<ExitCode> {
             Part::Foreign => foreign::run(&measure).await?,
             Part::Edit => edit::run(&measure).await?,
             Part::Reads => reads::run(&measure).await?,
+            Part::Decorated => decorated::run(&measure).await?,
             Part::Externals => externals::run(&measure).await?,
         };
         println!("{part:?}\n\n{table}");

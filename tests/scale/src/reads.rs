@@ -12,7 +12,23 @@ use crate::stage::{Running, Stage, servers};
 use crate::{Common, Measure};
 use control_plane::process;
 
-const DEFINITIONS: &str = include_str!("../../fixtures/puppet/crds.yaml");
+const PUPPETS: &str = include_str!("../../fixtures/puppet/crds.yaml");
+/// A kind like those by which Prometheus finds what to scrape.
+const MONITORS: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: monitors.monitoring.example.com}
+spec:
+  group: monitoring.example.com
+  scope: Namespaced
+  names: {plural: monitors, singular: monitor, kind: Monitor}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+const GROUP: &str = "monitoring.example.com";
 const CONTROLLER: &str = "\
 - name: puppet
   parent: {apiVersion: test.operator-host.dev/v1, kind: Puppet}
@@ -21,14 +37,14 @@ const CONTROLLER: &str = "\
   - {apiVersion: v1, kind: ConfigMap}
   - {apiVersion: v1, kind: Secret}
   - {apiVersion: v1, kind: PersistentVolumeClaim}
-  reads: [{apiVersion: v1, kind: ConfigMap}]
+  reads: [{apiVersion: monitoring.example.com/v1, kind: Monitor}]
   otherNamespaces: [reads-*]
 ";
 const NAMESPACE: &str = "reads";
 /// Number of objects in each namespace.
 const EACH: usize = 20;
-/// Size of an object besides its metadata, in bytes.
-const SIZE: usize = 1000;
+/// Number of what is scraped by one monitor: with five it has about as many bytes as a usual one, 1 KB.
+const ENDPOINTS: usize = 5;
 /// Fewer than the writes of a status within seconds after which the host waits.
 const CHANGES: usize = 8;
 
@@ -48,7 +64,8 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
 
 async fn once(common: &Common, count: usize) -> anyhow::Result<[f64; 6]> {
     let stage = Stage::start(common).await?;
-    stage.install(DEFINITIONS).await?;
+    stage.install(PUPPETS).await?;
+    stage.install(MONITORS).await?;
     let plugin = common.plugin.with_file_name("puppet.wasm");
     let plugin = std::fs::read(&plugin).with_context(|| plugin.display().to_string())?;
     stage.put_plugin("puppet.wasm", &plugin)?;
@@ -60,14 +77,8 @@ async fn once(common: &Common, count: usize) -> anyhow::Result<[f64; 6]> {
     };
     for namespace in &namespaces {
         stage.namespace(namespace).await?;
-        let objects = (0..EACH).map(|number| {
-            json!({
-                "apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": {"name": format!("m{number}"), "labels": {"monitor": "yes"}},
-                "data": {"text": "-", "more": "x".repeat(SIZE)},
-            })
-        });
-        echoes::create_all(&api(namespace, "", "ConfigMap"), objects).await?;
+        let monitors = api(namespace, GROUP, "Monitor");
+        echoes::create_all(&monitors, (0..EACH).map(monitor)).await?;
     }
     let cache = stage.cache("compiled");
     let controllers = [CONTROLLER.to_owned()];
@@ -78,7 +89,10 @@ async fn once(common: &Common, count: usize) -> anyhow::Result<[f64; 6]> {
 
     let puppets = api(NAMESPACE, "test.operator-host.dev", "Puppet");
     let mut observer = Observer::start(puppets.clone()).await?;
-    let need = json!({"id": "all", "apiVersion": "v1", "kind": "ConfigMap", "namespace": "*", "labelSelector": "monitor=yes"});
+    let need = json!({
+        "id": "all", "apiVersion": "monitoring.example.com/v1", "kind": "Monitor", "namespace": "*",
+        "labelSelector": "monitor=yes",
+    });
     let puppet = json!({
         "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "p"},
         "spec": {"response": {"needs": [need], "status": {"read": "$texts"}}},
@@ -91,11 +105,12 @@ async fn once(common: &Common, count: usize) -> anyhow::Result<[f64; 6]> {
     let (own, others) = (process::times(host.id())?.own, servers()?);
     let mut latency = 0.0;
     for change in 0..CHANGES {
-        let maps = api(&namespaces[change % count], "", "ConfigMap");
+        let monitors = api(&namespaces[change % count], GROUP, "Monitor");
         let text = json!(format!("c{change}"));
         let patch = Patch::Merge(json!({"data": {"text": text}}));
         let sent = Instant::now();
-        maps.patch(&format!("m{}", change % EACH), &PatchParams::default(), &patch)
+        monitors
+            .patch(&format!("m{}", change % EACH), &PatchParams::default(), &patch)
             .await?;
         let seen = until(&mut observer, &mut host, |texts| texts.contains(&text)).await?;
         latency += (seen - sent).as_secs_f64() * 1000.0 / CHANGES as f64;
@@ -116,6 +131,26 @@ async fn once(common: &Common, count: usize) -> anyhow::Result<[f64; 6]> {
         each(own),
         each(others),
     ])
+}
+
+fn monitor(number: usize) -> serde_json::Value {
+    let app = format!("app-{number}");
+    let endpoint = |port: usize| {
+        json!({
+            "port": format!("metrics-{port}"), "path": "/metrics", "interval": "30s", "scrapeTimeout": "10s", "scheme": "https",
+            "relabelings": [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}],
+        })
+    };
+    json!({
+        "apiVersion": "monitoring.example.com/v1", "kind": "Monitor",
+        "metadata": {"name": format!("m{number}"), "labels": {"monitor": "yes"}},
+        "spec": {
+            "selector": {"matchLabels": {"app.kubernetes.io/name": app}},
+            "endpoints": (0..ENDPOINTS).map(endpoint).collect::<Vec<_>>(),
+        },
+        // What a puppet reads of an object.
+        "data": {"text": "-"},
+    })
 }
 
 /// Waits until the texts that the parent shows are as they should be, and returns when that was seen.

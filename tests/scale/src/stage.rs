@@ -106,12 +106,13 @@ impl Stage {
 
     /// Starts the host with these controllers, as it is deployed: with a cache folder and logs of level `info`.
     pub(crate) fn start_host_with(&self, controllers: &[String], cache: &Path) -> anyhow::Result<Running> {
+        self.start_host_of(&format!("controllers:\n{}", controllers.concat()), cache)
+    }
+
+    /// Does the same with the rest of the configuration after the folder of plugins.
+    pub(crate) fn start_host_of(&self, settings: &str, cache: &Path) -> anyhow::Result<Running> {
         let config = self.folder.path().join("config.yaml");
-        let text = format!(
-            "plugins: {}\ncontrollers:\n{}",
-            self.plugins().display(),
-            controllers.concat()
-        );
+        let text = format!("plugins: {}\n{settings}", self.plugins().display());
         std::fs::write(&config, text).context("write the configuration")?;
         let arguments = [
             "run",
