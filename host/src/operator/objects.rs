@@ -17,7 +17,7 @@ use operator_host_cluster::cache::{Reflector, SharedCache, Subscription, WatchSt
 use operator_host_config::{Config, object};
 use operator_host_core::object::{NamespacedName, Selector, annotation, holder_annotation, is_terminating};
 
-use self::records::Records;
+use self::records::KindRecords;
 
 /// The Controllers of the cluster.
 pub(super) struct Objects {
@@ -84,8 +84,8 @@ impl Objects {
     }
 
     /// Returns which controllers reconcile the kinds, as recorded.
-    pub(super) fn records(&self) -> Records {
-        Records::of(&self.definitions, &self.installation)
+    pub(super) fn records(&self) -> KindRecords {
+        KindRecords::of(&self.definitions, &self.installation)
     }
 
     /// Reports whether the Controllers are known: they have been listed, or cannot be.

@@ -130,13 +130,13 @@ pub struct Rule {
     message: &'static str,
     message_expression: Option<&'static str>,
     field_path: Option<&'static str>,
-    reason: Option<Reason>,
+    reason: Option<RuleReason>,
     optional_old_self: Option<bool>,
 }
 
 /// Why the API server refuses what violates a rule, as programs see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Reason {
+pub enum RuleReason {
     /// The value is wrong. The reason of rules without one.
     #[serde(rename = "FieldValueInvalid")]
     Invalid,
@@ -177,7 +177,7 @@ impl Rule {
 
     /// Sets why a resource is refused.
     #[must_use]
-    pub const fn reason(mut self, reason: Reason) -> Self {
+    pub const fn reason(mut self, reason: RuleReason) -> Self {
         self.reason = Some(reason);
         self
     }

@@ -68,7 +68,7 @@ mod text;
 mod versions;
 
 pub use checksum::{CHECKSUM, checksum};
-pub use crd::{Column, Reason, Rule, Scale};
+pub use crd::{Column, Rule, RuleReason, Scale};
 pub use kinds::{
     CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, CRON_JOB, DAEMON_SET, DEPLOYMENT, ENDPOINT_SLICE,
     HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, LIMIT_RANGE, NAMESPACE, NETWORK_POLICY, NODE,

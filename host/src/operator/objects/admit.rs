@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use super::records::{GroupKind, Records};
+use super::records::{GroupKind, KindRecords};
 use operator_host_config::ceilings::{self, Ceilings};
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::object::ControllerObject;
@@ -69,7 +69,7 @@ pub(in crate::operator) fn admit(
     file: &Config,
     memory: &Memory,
     objects: &[Arc<DynamicObject>],
-    records: &Records,
+    records: &KindRecords,
     last: &mut LastAllowed,
 ) -> Admitted {
     let by = Some((file.clone(), *memory));
@@ -132,7 +132,7 @@ pub(in crate::operator) fn admit(
 struct Beside<'a> {
     ceilings: &'a [Ceilings],
     held: &'a BTreeMap<GroupKind, &'a DynamicObject>,
-    records: &'a Records,
+    records: &'a KindRecords,
     controllers: Vec<ControllerConfig>,
     /// The places among them.
     kinds: HashMap<GroupKind, usize>,
@@ -142,7 +142,11 @@ struct Beside<'a> {
 
 impl<'a> Beside<'a> {
     /// Begins with those of the file.
-    fn of(file: &'a Config, held: &'a BTreeMap<GroupKind, &'a DynamicObject>, records: &'a Records) -> Self {
+    fn of(
+        file: &'a Config,
+        held: &'a BTreeMap<GroupKind, &'a DynamicObject>,
+        records: &'a KindRecords,
+    ) -> Self {
         let places = file.controllers.iter().enumerate();
         Self {
             ceilings: file.ceilings.as_deref().unwrap_or_default(),
@@ -206,7 +210,7 @@ fn group_kind(kind: &Kind) -> GroupKind {
 /// runs in this process.
 fn held<'a>(
     objects: &'a [Arc<DynamicObject>],
-    records: &Records,
+    records: &KindRecords,
     before: &BTreeMap<String, Known>,
 ) -> BTreeMap<GroupKind, &'a DynamicObject> {
     let mut held = BTreeMap::new();
@@ -233,7 +237,7 @@ fn held<'a>(
 fn free(
     controller: &ControllerConfig,
     held: &BTreeMap<GroupKind, &DynamicObject>,
-    records: &Records,
+    records: &KindRecords,
 ) -> Result<(), Refused> {
     let (kind, uid) = (
         group_kind(&controller.parent),
@@ -270,7 +274,7 @@ fn free(
 /// itself to be its own.
 pub(in crate::operator) fn ran(
     file: &Config,
-    records: &Records,
+    records: &KindRecords,
     object: &DynamicObject,
 ) -> Result<ControllerObject, String> {
     let read = read(file, object, &spec_of(object)).map_err(|refused| refused.message)?;
@@ -385,11 +389,11 @@ mod tests {
         file: &Config,
         objects: &[Arc<DynamicObject>],
     ) -> (Vec<String>, Vec<String>) {
-        admitted_with(&Records::default(), last, file, objects)
+        admitted_with(&KindRecords::default(), last, file, objects)
     }
 
     fn admitted_with(
-        records: &Records,
+        records: &KindRecords,
         last: &mut LastAllowed,
         file: &Config,
         objects: &[Arc<DynamicObject>],
@@ -451,7 +455,7 @@ mod tests {
                 &file(),
                 &Memory::of_process(None),
                 &[Arc::clone(&edited)],
-                &Records::default(),
+                &KindRecords::default(),
                 &mut last,
             );
             let resync = admitted.config.controllers[1].resync;
@@ -476,14 +480,14 @@ mod tests {
     }
 
     /// Records that a Controller reconciles things, and that another one of these names has.
-    fn recorded(uid: &str, names: &[&str]) -> Records {
+    fn recorded(uid: &str, names: &[&str]) -> KindRecords {
         let mut annotations =
             json!({"host.holder.live.operator-host.dev/controller": format!("Thing/{uid}")});
         for name in names {
             annotations[format!("host.live.operator-host.dev/{name}")] = "sha256:a".into();
         }
         let definition = json!({"metadata": {"name": "things.a.dev", "annotations": annotations}});
-        Records::of_one(&serde_json::from_value(definition).unwrap())
+        KindRecords::of_one(&serde_json::from_value(definition).unwrap())
     }
 
     fn with_uid(object: &DynamicObject, uid: &str) -> Arc<DynamicObject> {
@@ -517,7 +521,7 @@ mod tests {
         let says = "third KindTaken: the Controller \"old\"";
         assert!(refused[1].starts_with(says), "{refused:?}");
         // A host that starts now knows it by the record.
-        let start = |records: &Records, objects: &[Arc<DynamicObject>]| {
+        let start = |records: &KindRecords, objects: &[Arc<DynamicObject>]| {
             admitted_with(records, &mut LastAllowed::default(), &file(), objects)
         };
         let records = recorded("young", &["young"]);
@@ -558,7 +562,7 @@ mod tests {
     #[test]
     fn a_controller_of_a_name_that_was_used_before_waits_until_it_may_take_over() {
         let again = with_uid(&object("a", 1, "Thing", &json!({})), "new");
-        let start = |records: &Records, object: &Arc<DynamicObject>| {
+        let start = |records: &KindRecords, object: &Arc<DynamicObject>| {
             let objects = [Arc::clone(object)];
             admitted_with(records, &mut LastAllowed::default(), &file(), &objects)
         };
@@ -583,7 +587,7 @@ mod tests {
         assert_eq!(start(&recorded("gone", &["a"]), &other).0, ["mine", "a"]);
         // A deletion releases only what it made itself.
         assert!(ran(&file(), &recorded("gone", &["a"]), &again).is_err());
-        assert!(ran(&file(), &Records::default(), &again).is_err());
+        assert!(ran(&file(), &KindRecords::default(), &again).is_err());
         assert!(ran(&file(), &recorded("new", &["a"]), &again).is_ok());
     }
 
@@ -654,7 +658,7 @@ mod tests {
             &file(),
             &memory,
             &[object("a", 1, "Thing", &json!({}))],
-            &Records::default(),
+            &KindRecords::default(),
             &mut LastAllowed::default(),
         );
         assert_eq!(admitted.refused["a"].reason, "TooLarge");

@@ -13,11 +13,11 @@ pub(super) type GroupKind = (String, String);
 
 /// The records of all kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::operator) struct Records(BTreeMap<GroupKind, Record>);
+pub(in crate::operator) struct KindRecords(BTreeMap<GroupKind, KindRecord>);
 
 /// The record of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct KindRecord {
     /// The UID of the Controller that reconciles the kind, or did so last.
     pub(super) uid: String,
     /// The names of all controllers that ever did.
@@ -26,20 +26,22 @@ pub(super) struct Record {
     key: String,
 }
 
-impl Records {
+impl KindRecords {
     /// Reads the definitions. `installation` distinguishes this host from others in the cluster.
     pub(in crate::operator) fn of(definitions: &Reflector, installation: &str) -> Self {
         let definitions = definitions.select(None, &Selector::default());
-        let records = definitions.iter().filter_map(|it| Record::of(it, installation));
+        let records = definitions
+            .iter()
+            .filter_map(|it| KindRecord::of(it, installation));
         Self(records.collect())
     }
 
-    pub(super) fn get(&self, kind: &GroupKind) -> Option<&Record> {
+    pub(super) fn get(&self, kind: &GroupKind) -> Option<&KindRecord> {
         self.0.get(kind)
     }
 }
 
-impl Record {
+impl KindRecord {
     fn of(definition: &DynamicObject, installation: &str) -> Option<(GroupKind, Self)> {
         let (name, key) = (definition.name_any(), holder_annotation(installation));
         let (kind, uid) = annotation(definition, &key)?.split_once('/')?;
@@ -74,9 +76,9 @@ impl Record {
 }
 
 #[cfg(test)]
-impl Records {
+impl KindRecords {
     /// The records of this definition, for tests.
     pub(super) fn of_one(definition: &DynamicObject) -> Self {
-        Self(Record::of(definition, "host").into_iter().collect())
+        Self(KindRecord::of(definition, "host").into_iter().collect())
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
 use super::admit::{Refused, decorated_by, ran};
-use super::records::Records;
+use super::records::KindRecords;
 use super::undecorate::undecorate;
 use super::{all, status};
 use crate::ui::RunningControllers;
@@ -43,7 +43,7 @@ pub(in crate::operator) struct Decided {
     /// Those that do not run.
     pub(in crate::operator) refused: BTreeMap<String, Refused>,
     /// Which controllers reconcile the kinds, as recorded.
-    pub(in crate::operator) records: Records,
+    pub(in crate::operator) records: KindRecords,
     /// Those that wait for their kind, and why.
     pub(in crate::operator) waiting: BTreeMap<String, String>,
     /// What runs.
@@ -259,7 +259,7 @@ impl Reporter {
         &self,
         object: &DynamicObject,
         config: &Config,
-        records: &Records,
+        records: &KindRecords,
     ) -> Result<(), String> {
         let stays = |why: String| {
             format!(
@@ -282,7 +282,12 @@ impl Reporter {
     }
 
     /// Lets a Controller go that has stopped.
-    async fn remove(&self, object: &DynamicObject, config: &Config, records: &Records) -> Result<(), String> {
+    async fn remove(
+        &self,
+        object: &DynamicObject,
+        config: &Config,
+        records: &KindRecords,
+    ) -> Result<(), String> {
         let name = NamespacedName::of(object);
         let runs = config
             .controllers

@@ -176,7 +176,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::crd::{Reason, Rule, Scale};
+    use crate::crd::{Rule, RuleReason, Scale};
 
     #[derive(JsonSchema)]
     #[serde(rename_all = "camelCase")]
@@ -382,7 +382,7 @@ mod tests {
                 Rule::new("self.spec.b == oldSelf.spec.b", "b cannot change"),
                 Rule::new("oldSelf.hasValue()", "no")
                     .message_expression("'x'")
-                    .reason(Reason::Forbidden)
+                    .reason(RuleReason::Forbidden)
                     .with_optional_old_self(),
             ],
             deprecation: Some("example.com/v1 Shop is deprecated; use v2"),
