@@ -40,7 +40,7 @@ cargo_words() {
 # foreground: apt-get and sudo use the terminal, and the system stops a background job that does. What cargo says follows
 # when both have ended.
 if [[ ! -x ${CARGO_TARGET_DIR:-target}/debug/operator-host ]]; then
-    say "Building all that is needed, once: 10 to 15 minutes on 2 cores, and a few minutes less where Kubernetes can be downloaded"
+    say "Building all that is needed, once: 15 to 25 minutes on 2 cores, and a few minutes less where Kubernetes can be downloaded"
 fi
 say "Building the host"
 start_job host
