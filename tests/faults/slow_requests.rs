@@ -165,6 +165,37 @@ async fn children_behind_a_webhook_that_takes_a_moment_are_all_applied_at_the_fi
     scenario.delete(WEBHOOK, "slow-answers").await;
 }
 
+/// Regression: with an API server that was slow for all, each reconcile gave up its turn to the next one, until 64 writes were on
+/// their way, each with a connection of its own, and all took longer.
+#[tokio::test]
+async fn an_api_server_that_is_slow_for_all_gets_no_more_writes_at_a_time() {
+    const DELAY: Duration = Duration::from_millis(300);
+    const WORKERS: usize = 8;
+    let scenario = Scenario::new("slow-for-all").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let scenario = scenario.with_kubeconfig(proxy.kubeconfig());
+    proxy.set_mode_of("/configmaps", Mode::Delay(DELAY));
+    for number in 0..SLOW {
+        let name = format!("p-{number}");
+        scenario.wants(&name, &[config_map(&name, "a")]).await;
+    }
+    let _host = scenario.start(&controller("puppet.wasm", &format!("concurrency: {WORKERS}")));
+    for number in 0..SLOW {
+        scenario.until_ready(&format!("p-{number}")).await;
+    }
+    let mut seen = proxy.take_seen();
+    seen.retain(|seen| seen.is_write() && seen.uri.contains("/configmaps"));
+    let mut at: Vec<_> = seen.into_iter().map(|seen| seen.at).collect();
+    at.sort();
+    let within = |first: &Instant| {
+        at.iter()
+            .filter(|at| **at >= *first && **at - *first < DELAY)
+            .count()
+    };
+    let most = at.iter().map(within).max().unwrap();
+    assert!((2..=WORKERS + 2).contains(&most), "{most} at a time");
+}
+
 #[tokio::test]
 async fn deletions_and_statuses_behind_a_webhook_that_never_answers_delay_no_other_parent() {
     for (namespace, operations, group, resource) in [

@@ -43,7 +43,6 @@ use self::reach::Reach;
 pub use self::reach::{Unreached, chain, said};
 pub use self::server_clock::ServerClock;
 pub use self::write_limits::WriteLimits;
-pub(crate) use self::write_limits::{SLOW, USUAL};
 
 /// Path of a pod's token. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
 const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";

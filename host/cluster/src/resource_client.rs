@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::info_span;
 
 use super::api_error::{ApiError, Fault, fault_of};
-use super::client::{Deposed, SLOW, USUAL, WriteLimits, Writer, chain, is_deposed, warnings};
+use super::client::{Deposed, WriteLimits, Writer, chain, is_deposed, warnings};
 use super::discovery::ResolvedKind;
 use super::objects::Objects;
 use super::refusal::{asked_delay, is_immutable, refusal, without_values};
@@ -376,13 +376,14 @@ impl<'a> ResourceClient<'a> {
     ) -> Result<T, Fault> {
         let start = Instant::now();
         let until = start + limit;
-        if let Ok(answer) = timeout_at(until.min(start + USUAL), &mut request).await {
+        let (soon, slow) = limits.times();
+        if let Ok(answer) = timeout_at(until.min(start + soon), &mut request).await {
             return Ok(answer);
         }
         if limits.is_crowded() {
             turn::give_up();
         }
-        if let Ok(answer) = timeout_at(until.min(start + SLOW), &mut request).await {
+        if let Ok(answer) = timeout_at(until.min(start + slow), &mut request).await {
             return Ok(answer);
         }
         let _slot = loop {
@@ -396,7 +397,7 @@ impl<'a> ResourceClient<'a> {
                     _ => {}
                 },
             }
-            if let Ok(answer) = timeout_at(until.min(Instant::now() + SLOW), &mut request).await {
+            if let Ok(answer) = timeout_at(until.min(Instant::now() + slow), &mut request).await {
                 return Ok(answer);
             }
         };
@@ -484,7 +485,12 @@ impl<'a> ResourceClient<'a> {
         let request = Box::pin(request);
         let answer = match (limit, limits) {
             (Some(limit), Some(limits)) => {
-                trace::around(&span, self.patiently(name, limits, limit, request)).await
+                let start = Instant::now();
+                let answer = trace::around(&span, self.patiently(name, limits, limit, request)).await;
+                if answer.is_ok() {
+                    limits.answered(start.elapsed());
+                }
+                answer
             }
             (Some(limit), None) => {
                 let answer = trace::around(&span, tokio::time::timeout(limit, request)).await;

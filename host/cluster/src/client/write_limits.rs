@@ -1,7 +1,9 @@
 //! How many writes a controller may send: per second, at the same time, and with answers that take long.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
+use operator_host_core::sync::lock;
 use operator_host_runtime::fair::{Fair, Member, Permit};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
@@ -18,10 +20,17 @@ const OF_ONE: usize = OF_ALL / 2;
 const SLOW_OF_ONE: usize = OF_ONE / 4;
 /// How many writes are reserved for each controller that has none; at most half in all.
 const RESERVED: usize = 1;
-/// Most answers come sooner.
-pub(crate) const USUAL: Duration = Duration::from_millis(10);
-/// A longer wait for an answer is slow. A longer wait before a write is logged, because it explains a delay.
-pub(crate) const SLOW: Duration = Duration::from_millis(100);
+/// Most answers of an API server without load come sooner.
+const SOON: Duration = Duration::from_millis(10);
+/// No shorter wait for an answer is slow. A longer wait before a write is logged, because it explains a delay.
+const SLOW: Duration = Duration::from_millis(100);
+/// Every longer wait is slow.
+const SLOW_AT_MOST: Duration = Duration::from_secs(1);
+/// How many times its usual time an answer takes that is slow. Under load all take longer: if a reconcile gave up its turn then,
+/// the next one would add to the load.
+const SLOW_TIMES: u32 = 8;
+/// The usual time before the first answer.
+const FIRST: Duration = Duration::from_millis(50);
 
 /// Creates the limit for the writes of all controllers.
 pub(super) fn of_all() -> Fair {
@@ -35,6 +44,8 @@ pub struct WriteLimits {
     own: Semaphore,
     slow: Semaphore,
     of_all: Member,
+    /// A moving average of the time until an answer.
+    usual: Mutex<Duration>,
 }
 
 /// The permission to send one write. Must be held until its answer is there.
@@ -51,6 +62,7 @@ impl WriteLimits {
             own: Semaphore::new(OF_ONE),
             slow: Semaphore::new(SLOW_OF_ONE),
             of_all,
+            usual: Mutex::new(FIRST),
         }
     }
 
@@ -71,6 +83,19 @@ impl WriteLimits {
     pub(crate) async fn slow(&self) -> Option<SemaphorePermit<'_>> {
         // It is never closed.
         self.slow.acquire().await.ok()
+    }
+
+    /// Notes how long an answer took.
+    pub(crate) fn answered(&self, after: Duration) {
+        let mut usual = lock(&self.usual);
+        *usual = (*usual * 7 + after.min(SLOW_AT_MOST)) / 8;
+    }
+
+    /// Returns the time by which most answers are there, as things are, and that after which an answer is slow.
+    pub(crate) fn times(&self) -> (Duration, Duration) {
+        let usual = *lock(&self.usual);
+        let slow = (usual * SLOW_TIMES).clamp(SLOW, SLOW_AT_MOST);
+        ((usual * 2).clamp(SOON, slow), slow)
     }
 
     /// Reports whether the controller waits for as many answers that take long as it may.
@@ -108,6 +133,24 @@ mod tests {
     /// Takes as many permits as there are.
     fn all_of(limits: &WriteLimits) -> Vec<WritePermit<'_>> {
         std::iter::from_fn(|| limits.permit().now_or_never()).collect()
+    }
+
+    #[test]
+    fn an_answer_is_slow_when_it_takes_much_longer_than_the_others() {
+        let limits = WriteLimits::new(Pace::new(1, 1), of_all().join());
+        let after = |milliseconds| {
+            (0..50).for_each(|_| limits.answered(Duration::from_millis(milliseconds)));
+            limits.times().1
+        };
+        assert_eq!(after(5), SLOW);
+        let loaded = after(80);
+        assert!((6 * 80..=8 * 80).contains(&loaded.as_millis()), "{loaded:?}");
+        assert_eq!(after(30_000), SLOW_AT_MOST);
+        // One that hangs for long does not make the others slow for long.
+        after(5);
+        limits.answered(Duration::from_secs(30));
+        (0..20).for_each(|_| limits.answered(Duration::from_millis(5)));
+        assert!(limits.times().1 < 2 * SLOW);
     }
 
     // Not a task of tokio, which lets one take no more than 128 permits without a pause.
