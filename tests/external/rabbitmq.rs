@@ -1,4 +1,4 @@
-//! The sample `plugins/rabbitmq` with a real RabbitMQ, where it is installed (Debian: `rabbitmq-server`).
+//! The sample `plugins/rabbitmq` with a real RabbitMQ, of Debian's package `rabbitmq-server`.
 
 use control_plane::ports::{Port, reserve};
 use control_plane::{Component, Output};
@@ -29,12 +29,7 @@ struct Rabbit {
 }
 
 impl Rabbit {
-    /// Returns `None` where it is not installed.
-    async fn new(scenario: &Scenario) -> Option<Self> {
-        if !Path::new(PROGRAM).is_file() {
-            eprintln!("left out: RabbitMQ is not installed (apt-get install rabbitmq-server)");
-            return None;
-        }
+    async fn new(scenario: &Scenario) -> Self {
         plugin("rabbitmq");
         let ports = [(); 4].map(|()| reserve().unwrap());
         let [amqp, api, _, names] = &ports;
@@ -51,12 +46,12 @@ impl Rabbit {
         let names = Component::spawn("epmd", Path::new("/usr/bin/epmd"), &arguments, &[], output).unwrap();
         let front = Server::start().await;
         front.with(|inner| inner.before = Some(api));
-        Some(Self {
+        Self {
             folder,
             ports,
             _names: names,
             front,
-        })
+        }
     }
 
     async fn start(&self) -> Component {
@@ -148,9 +143,7 @@ impl Scenario {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_rabbitmq_is_made_changed_put_right_and_removed() {
     let scenario = Scenario::new("ext-rabbitmq").await;
-    let Some(rabbit) = Rabbit::new(&scenario).await else {
-        return;
-    };
+    let rabbit = Rabbit::new(&scenario).await;
     let server = rabbit.start().await;
     let egress = scenario.start_egress("egress", &file(&scenario, &[rabbit.endpoint("ext-rabbitmq", "")]));
     scenario.apply(&admin("hunter2-old")).await;
@@ -256,9 +249,7 @@ async fn a_user_of_rabbitmq_is_made_changed_put_right_and_removed() {
 async fn nothing_is_sent_to_rabbitmq_twice_by_a_process_that_is_killed_or_followed_by_another() {
     const NAMESPACE: &str = "ext-rabbitmq-twice";
     let scenario = Scenario::new(NAMESPACE).await;
-    let Some(rabbit) = Rabbit::new(&scenario).await else {
-        return;
-    };
+    let rabbit = Rabbit::new(&scenario).await;
     let _server = rabbit.start().await;
     let front = &rabbit.front;
     let endpoint = rabbit.endpoint(NAMESPACE, ", timeout: 900ms");
