@@ -14,7 +14,7 @@ use operator_host_cluster::namespaces::Namespaces;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::object::{
-    CONTROLLER_LABEL, ChildRef, NamespacedName, controller_of, kind_in_words, label,
+    CONTROLLER_LABEL, ChildRef, NamespacedName, controller_of, is_reference_to, kind_in_words, label,
 };
 
 /// The watches of one controller.
@@ -88,7 +88,10 @@ impl Caches {
             child.metadata.uid.as_deref() == Some(owner.uid.as_str())
                 && label(child, CONTROLLER_LABEL).is_some()
         };
-        let mut of_kind = self.children.iter().filter(|(kind, _)| kind.kind == owner.kind);
+        let mut of_kind = self
+            .children
+            .iter()
+            .filter(|(kind, _)| is_reference_to(kind, owner));
         of_kind.any(|(_, watches)| watches.get(&name).is_some_and(|child| is_owner(&child)))
     }
 
