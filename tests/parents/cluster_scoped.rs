@@ -233,6 +233,9 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
         };
         scenario.until(CLUSTER_PUPPET, name, words, holds).await;
     };
+    // The host has started and compiled the plugin.
+    apply("first", &[]).await;
+    until("first", "Ready", "").await;
     let created = Instant::now();
     apply(
         "missing",

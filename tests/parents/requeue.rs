@@ -61,15 +61,17 @@ async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_a
     for (form, file) in FORMS {
         let scenario = Scenario::new(&format!("requeue-at-{form}")).await;
         let host = scenario.start(&controller(file, ""));
+        // The host has started and compiled the plugin.
+        scenario.ready_with("p", json!({"response": {}})).await;
+        let parent = format!("{}/p", scenario.namespace);
+        let before = host.reconciles(&parent);
         let at = Timestamp::now().round(jiff::Unit::Second).unwrap() + Duration::from_secs(4);
         scenario
-            .ready_with(
+            .puppet(
                 "p",
                 json!({"response": {"requeueAt": at.to_string(), "status": {"note": "$now"}}}),
             )
             .await;
-        let parent = format!("{}/p", scenario.namespace);
-        let before = host.reconciles(&parent);
         let seen = |puppet: &DynamicObject| puppet.data["status"]["note"].as_str()?.parse().ok();
         let due = |puppet: &DynamicObject| seen(puppet).is_some_and(|seen: Timestamp| seen >= at);
         let puppet = scenario.until(PUPPET, "p", "reconciled at the time", due).await;
@@ -82,7 +84,7 @@ async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_a
             .await;
         host.until_reconciles(&other, 8).await;
         let after = host.reconciles(&parent) - before;
-        assert!((1..=2).contains(&after), "{after} reconciles");
+        assert!(after <= 3, "{after} reconciles");
         // What is no time is an answer that cannot be read.
         scenario
             .puppet("r", json!({"response": {"requeueAt": "noon"}}))
