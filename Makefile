@@ -100,7 +100,7 @@ crds: ## Regenerate manifests/crds from the program and the sample plugins
 	mkdir -p manifests/helm/crds
 	$(target)/debug/operator-host schema controller > manifests/crds/controllers.operator-host.dev.yaml
 	$(target)/debug/operator-host schema external > manifests/crds/externals.operator-host.dev.yaml
-	cp manifests/crds/controllers.operator-host.dev.yaml manifests/helm/crds/
+	cp manifests/crds/{controllers,externals}.operator-host.dev.yaml manifests/helm/crds/
 	$(target)/debug/operator-host crd plugins/target/plugins/dns.wasm > manifests/crds/dnsrecords.dns.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/echo.wasm > manifests/crds/echoes.my-operator.dev.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/hello.wasm > manifests/crds/helloes.fraim.co.jp.yaml

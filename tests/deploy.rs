@@ -358,7 +358,8 @@ async fn serves_openapi_to_helm(client: &Client) -> bool {
     answer.status().is_success()
 }
 
-/// Returns the chart in a folder, for this API server: an old one lacks `policy/v1`, for which the chart asks.
+/// Returns the chart in a folder, for this API server: an old one lacks `policy/v1`, for which the chart asks, and rules in
+/// definitions.
 async fn chart(client: &Client, folder: &Path) -> PathBuf {
     let chart = folder.join("chart");
     let copied = Command::new("cp")
@@ -371,9 +372,18 @@ async fn chart(client: &Client, folder: &Path) -> PathBuf {
         let file = chart.join("Chart.yaml");
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replace("kubeVersion:", "# kubeVersion:")).unwrap();
-        let file = chart.join("templates/pod-disruption-budget.yaml");
-        let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, text.replace("policy/v1", "policy/v1beta1")).unwrap();
+        for file in ["egress.yaml", "pod-disruption-budget.yaml"] {
+            let file = chart.join("templates").join(file);
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(&file, text.replace("policy/v1", "policy/v1beta1")).unwrap();
+        }
+        for file in std::fs::read_dir(chart.join("crds")).unwrap() {
+            let file = file.unwrap().path();
+            let text = std::fs::read_to_string(&file).unwrap();
+            let mut definition: Value = serde_saphyr::from_str(&text).unwrap();
+            without(&mut definition, "x-kubernetes-validations");
+            std::fs::write(&file, definition.to_string()).unwrap();
+        }
     }
     chart
 }
@@ -420,6 +430,7 @@ fn without(value: &mut Value, field: &str) {
         Value::Object(fields) => {
             fields.remove(field);
             fields.values_mut().for_each(|value| without(value, field));
+            fields.retain(|name, value| name != "matchLabels" || value != &json!({}));
         }
         Value::Array(items) => items.iter_mut().for_each(|value| without(value, field)),
         _ => {}
@@ -485,6 +496,12 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     // For port-forward alone: one variable and nothing else.
     values["page"] = json!({ "enabled": true });
     values["versions"] = json!({ "enabled": true });
+    let component = root().join("manifests/deploy/components/egress");
+    let endpoints = component.join("config/endpoints.yaml");
+    let printed = program(&["rbac", "-o", "helm", "--endpoints"]);
+    let printed: Value = serde_saphyr::from_str(&{ printed }.arg(&endpoints).prints()).unwrap();
+    values["egress"] = printed["egress"].clone();
+    values["egress"]["endpoints"] = std::fs::read_to_string(&endpoints).unwrap().into();
     // Beside the tag there is the digest.
     values["image"] = json!({ "tag": "0.1.0" });
     let mut from_helm = comparable(rendered(&cluster, &client, &values).await);
@@ -497,6 +514,7 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
         Some(json!({ "name": "OPERATOR_HOST_UI_ADDR", "value": "127.0.0.1:8090" }))
     );
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
+    from_kustomize.extend(comparable(kustomized("manifests/deploy/overlays/egress")));
     // Helm creates the namespace with an option, and the plugins are too large for a release.
     from_kustomize.retain(|name, _| !name.starts_with("Namespace") && !name.contains("-plugin"));
     if has_level {
@@ -514,10 +532,14 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
         "the account's role, and the host's right to be it"
     );
     let text = |objects: &mut BTreeMap<String, Value>| {
-        let config = &mut objects
-            .get_mut("ConfigMap operator-host-config operator-host")
-            .unwrap()["data"]["config.yaml"];
-        *config = config.as_str().unwrap().trim().into();
+        for (name, file) in [("config", "config.yaml"), ("endpoints", "endpoints.yaml")] {
+            let name = format!("ConfigMap operator-host-{name} operator-host");
+            let object = objects
+                .get_mut(&name)
+                .unwrap_or_else(|| panic!("{name} is missing"));
+            let text = &mut object["data"][file];
+            *text = text.as_str().unwrap().trim().into();
+        }
         serde_json::to_string_pretty(&objects).unwrap()
     };
     similar_asserts(&text(&mut from_helm), &text(&mut from_kustomize));
@@ -657,6 +679,9 @@ async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect()
         "serviceMonitor": { "enabled": true, "labels": { "release": "monitor" }, "interval": "7s" },
         "priorityLevel": { "enabled": serves_priority_levels(&client).await, "shares": 30 },
         "page": { "enabled": true },
+        "egress": { "endpoints": "leadership: single\nendpoints: []\n", "replicas": 3, "rbac": { "cluster": rules, "namespaces": { "shop": rules } },
+            "authoritiesConfigMap": "authorities-of-endpoints", "resources": { "limits": { "memory": "333Mi" } },
+            "to": [{ "to": [{ "ipBlock": { "cidr": "192.0.2.5/32" } }], "ports": [{ "protocol": "TCP", "port": 8081 }] }] },
         "networkPolicy": { "enabled": true, "metricsFrom": "reads-metrics", "telemetryTo": "collects",
             "apiServer": [{ "ipBlock": { "cidr": "192.0.2.3/32" } }],
             "registries": [{ "to": [{ "ipBlock": { "cidr": "192.0.2.4/32" } }], "ports": [{ "protocol": "TCP", "port": 5000 }] }] },
@@ -674,6 +699,10 @@ async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect()
     open["webhook"]["from"] = json!([]);
     let error = not_rendered(&other, &client, &open).await;
     assert_contains(&error, "webhook is for the API servers only");
+    let mut many = all.clone();
+    many["egress"]["endpoints"] = "endpoints: []".into();
+    let error = not_rendered(&other, &client, &many).await;
+    assert_contains(&error, "more than one replica of egress");
     let objects = rendered(&other, &client, &all).await;
     for object in &objects {
         dry_run(&client, object).await;
@@ -685,7 +714,11 @@ async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect()
          \"secretName\":\"tls\" … system-cluster-critical … operators … tolerated … attracted … platform … \
          for the pod … \"release\":\"rules\" … \"release\":\"monitor\" … runbooks#operatorhostpluginfault … \
          \"secretName\":\"keys\" … \"secretName\":\"pull\" … OPERATOR_HOST_SIGNATURE_KEYS … \
-         OPERATOR_HOST_CLIENT_CA … authorities … callers";
+         OPERATOR_HOST_CLIENT_CA … authorities … callers … \"replicas\":3 … 333Mi … 192.0.2.5/32 … authorities-of-endpoints";
+    let role = objects
+        .iter()
+        .find(|it| kind(it) == "Role" && it.name_any() == "operator-host-egress");
+    assert_eq!(role.unwrap().namespace().as_deref(), Some("shop"));
     assert_contains(&text_of_all, words);
     let data = config_of(&comparable(objects));
     assert_eq!(data["webhook-ca.crt"].as_str().unwrap().trim(), "authority");

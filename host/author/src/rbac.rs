@@ -82,11 +82,6 @@ enum Output {
 /// When the configuration is invalid, a plugin cannot be loaded, or a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let rights = match (&args.endpoints, &args.config) {
-        (Some(_), _) if args.output == Output::Helm => {
-            return Err(Failure::Usage(anyhow!(
-                "-o helm: the chart has no values for the permissions of `egress`"
-            )));
-        }
         (Some(file), _) => {
             let config = EndpointsConfig::load(file).map_err(Failure::usage)?;
             egress_rights(&config, &args.service_account)
@@ -100,7 +95,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     for warning in &rights.warnings {
         eprintln!("operator-host: warning: {warning}");
     }
-    print!("{}", print(args.output, &rights, &args.service_account)?);
+    print!("{}", print(&args, &rights)?);
     Ok(())
 }
 
@@ -197,10 +192,11 @@ pub(crate) async fn resources<'a>(
     Ok(resources)
 }
 
-fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<String, Failure> {
+fn print(args: &Args, rights: &Rights) -> Result<String, Failure> {
+    let account = &args.service_account;
     let grants = grants(rights, account);
     let manifests = || grants.iter().flat_map(Grant::manifests);
-    Ok(match output {
+    Ok(match args.output {
         Output::Yaml => {
             let mut text = String::from("# Printed by `operator-host rbac`.\n");
             for manifest in manifests() {
@@ -215,7 +211,13 @@ fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<St
             serde_json::to_string_pretty(&list)? + "\n"
         }
         Output::Helm => {
-            let text = serde_saphyr::to_string(&json!({ "rbac": helm(grants, account) }))?;
+            let mut values = json!({ "rbac": helm(grants, account) });
+            if args.endpoints.is_some() {
+                // It acts as nobody else.
+                values["rbac"].as_object_mut().map(|rbac| rbac.remove("accounts"));
+                values = json!({ "egress": values });
+            }
+            let text = serde_saphyr::to_string(&values)?;
             format!("# Printed by `operator-host rbac -o helm`.\n{text}")
         }
     })
