@@ -6,6 +6,7 @@ use crate::support::prelude::*;
 
 mod bad_input;
 mod fields;
+mod kinds;
 mod lifecycle;
 mod many;
 mod metacontroller;
@@ -15,7 +16,8 @@ const DEPLOYMENT: &str = "apps/v1/Deployment";
 
 /// What the Controllers of these scenarios may do.
 const CEILINGS: &str = "ceilings:\n- parents: [{apiGroups: ['*.operator-host.dev'], kinds: ['*']}]\n  \
-                        decorates: [{apiGroups: [apps], kinds: [Deployment, StatefulSet, DaemonSet]}]\n  \
+                        decorates: [{apiGroups: [apps], kinds: [Deployment, StatefulSet, DaemonSet]}, \
+                        {apiGroups: [things.test.dev], kinds: ['*']}]\n  \
                         fields: ['metadata.labels', 'spec.template', 'spec.replicas']\n  \
                         children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: [apps], kinds: [Deployment]}]\n";
 
