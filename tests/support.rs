@@ -22,7 +22,7 @@ use std::process::ExitStatus;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use control_plane::{AuditEvent, Component, ControlPlane, Options, Output, last_lines, manifests};
+use control_plane::{AuditEvent, Component, ControlPlane, Options, Output, Snapshot, last_lines, manifests};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, GroupVersionKind};
@@ -141,11 +141,18 @@ pub async fn cluster() -> &'static ControlPlane {
 
 /// Starts a separate control plane for a scenario that breaks it, with the same kinds installed.
 pub async fn own_cluster(options: Options) -> ControlPlane {
-    let mut cluster = ControlPlane::start(options).await.expect("a control plane");
-    for kinds in ["manifests/crds", "tests/fixtures/puppet/crds.yaml"] {
-        cluster.install(&root().join(kinds)).await.expect("the kinds");
-    }
-    cluster
+    static KINDS: OnceCell<Snapshot> = OnceCell::const_new();
+    let kinds = async || {
+        let mut cluster = ControlPlane::start(Options::bare())
+            .await
+            .expect("a control plane");
+        for kinds in ["manifests/crds", "tests/fixtures/puppet/crds.yaml"] {
+            cluster.install(&root().join(kinds)).await.expect("the kinds");
+        }
+        cluster.into_snapshot().await
+    };
+    let options = options.with_data(KINDS.get_or_init(kinds).await);
+    ControlPlane::start(options).await.expect("a control plane")
 }
 
 /// The kinds that are in no namespace.

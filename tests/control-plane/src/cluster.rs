@@ -48,12 +48,21 @@ pub struct ControlPlane {
     apiserver_port: Port,
 }
 
+/// The data of a control plane that was stopped, for [`Options::with_data`]. Dropping it removes them.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub(crate) data: DataDir,
+}
+
 impl ControlPlane {
     /// Starts the components that the options ask for. Returns when the API server is ready, the namespace
     /// `default` exists and the simulated node is running.
     pub async fn start(options: Options) -> anyhow::Result<Self> {
         let binaries = Binaries::find(options.controller_manager)?;
         let data = DataDir::new(options.data_dir.as_deref())?;
+        if let Some(other) = &options.copy_of {
+            data.copy(other)?;
+        }
         let (etcd_client_port, etcd_peer_port) = (ports::reserve()?, ports::reserve()?);
         let apiserver_port = ports::reserve()?;
         data.write_credentials(apiserver_port.number, &options.users)?;
@@ -283,7 +292,12 @@ impl ControlPlane {
     }
 
     /// Stops everything, each component with a grace period. Dropping does the same with SIGKILL.
-    pub async fn shutdown(mut self) {
+    pub async fn shutdown(self) {
+        drop(self.into_snapshot().await);
+    }
+
+    /// Stops everything, and returns the data for others to start with: they need no processor time to create the same kinds.
+    pub async fn into_snapshot(mut self) -> Snapshot {
         drop(self.node.take());
         if let Some(mut controller_manager) = self.controller_manager.take() {
             controller_manager.kill();
@@ -291,6 +305,7 @@ impl ControlPlane {
         self.stop_apiserver().await;
         self.etcd.resume();
         self.etcd.stop(GRACE).await;
+        Snapshot { data: self.data }
     }
 
     /// Waits until `/readyz` answers 200 and the namespace `default` exists.

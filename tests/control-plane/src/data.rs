@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
 
 use crate::{audit, options::User, ports};
@@ -53,6 +53,20 @@ impl DataDir {
             _temporary: Some(temporary),
             _lock: Some(lock),
         })
+    }
+
+    /// Copies the objects, the certificate and the key for service accounts from the folder of another control plane.
+    pub(crate) fn copy(&self, from: &Path) -> anyhow::Result<()> {
+        // etcd reserves 64 MB for what it will write.
+        let output = Command::new("cp")
+            .args(["--recursive", "--sparse=always"])
+            .args(["etcd", "certificates", "service-account.key"].map(|name| from.join(name)))
+            .arg(&self.path)
+            .output()
+            .with_context(|| format!("copy {}", from.display()))?;
+        let words = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "copy {}: {words}", from.display());
+        Ok(())
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

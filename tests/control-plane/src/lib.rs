@@ -33,7 +33,7 @@ pub mod proxy;
 pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser, read_since as audit_events_since};
 pub use binaries::version;
 pub use client::{connect, create_namespace};
-pub use cluster::ControlPlane;
+pub use cluster::{ControlPlane, Snapshot};
 pub use component::{Component, Output, last_lines};
 pub use observe::{Changes, observe};
 pub use options::{Options, User};

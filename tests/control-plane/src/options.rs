@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::node;
+use crate::{Snapshot, node};
 
 /// Options for starting a control plane. [`Options::default`] starts everything except the audit log.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Options {
     /// Folder for data and logs, which is kept. `None`: a temporary folder, which is deleted with the control plane
     /// unless the environment variable `CONTROL_PLANE_KEEP` is set.
     pub data_dir: Option<PathBuf>,
+    /// Folder of a control plane that was stopped, whose objects and certificate this one begins with.
+    pub copy_of: Option<PathBuf>,
 }
 
 /// A user that can authenticate; RBAC determines its permissions.
@@ -49,6 +51,7 @@ impl Default for Options {
             users: Vec::new(),
             apiserver_flags: Vec::new(),
             data_dir: None,
+            copy_of: None,
         }
     }
 }
@@ -79,6 +82,13 @@ impl Options {
             name: name.to_owned(),
             groups,
         });
+        self
+    }
+
+    /// Begins with the objects of a control plane that was stopped.
+    #[must_use]
+    pub fn with_data(mut self, snapshot: &Snapshot) -> Self {
+        self.copy_of = Some(snapshot.data.root().to_owned());
         self
     }
 

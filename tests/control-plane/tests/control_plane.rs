@@ -11,7 +11,7 @@ use control_plane::proxy::{Mode, Proxy};
 use control_plane::{ControlPlane, Options, connect};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Config};
 use serde_json::json;
@@ -61,6 +61,27 @@ async fn the_api_server_comes_back_with_its_data_and_etcd_can_be_away() {
 }
 
 /// Checks the effect of each mode on the proxy's clients and on the API server.
+#[tokio::test]
+async fn two_begin_with_the_objects_of_one_that_was_stopped_and_change_only_their_own() {
+    let plane = ControlPlane::start(Options::bare()).await.unwrap();
+    let maps = async |plane: &ControlPlane| -> Api<ConfigMap> {
+        Api::namespaced(plane.client().await.unwrap(), "default")
+    };
+    let map = map("kept");
+    maps(&plane)
+        .await
+        .create(&PostParams::default(), &map)
+        .await
+        .unwrap();
+    let snapshot = plane.into_snapshot().await;
+    let options = Options::bare().with_data(&snapshot);
+    let one = ControlPlane::start(options.clone()).await.unwrap();
+    let deleted = maps(&one).await.delete("kept", &DeleteParams::default()).await;
+    deleted.unwrap();
+    let two = ControlPlane::start(options).await.unwrap();
+    maps(&two).await.get("kept").await.expect("a copy of the data");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proxy_injects_faults_on_demand() {
     let cluster = ControlPlane::start(Options {
