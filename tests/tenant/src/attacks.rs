@@ -97,10 +97,13 @@ async fn bombs_that_change(stage: &mut Stage) -> anyhow::Result<Outcome> {
     let usual = usual[1];
     let errors = stage.attack((0..BOMBS).map(of_bomb)).await;
     let tenant = stage.tenant.clone();
+    // Packed before, since the tenant has processors of its own.
+    let bombs: Vec<Value> = (0..2 * BOMBS)
+        .map(|version| bomb(version % BOMBS, BOMBS + version))
+        .collect();
     let changing = tokio::spawn(async move {
-        for version in BOMBS.. {
-            // Others change meanwhile.
-            if let Err(error) = Stage::apply(&tenant, bomb(version % BOMBS, version)).await {
+        for bomb in bombs.iter().cycle() {
+            if let Err(error) = Stage::apply(&tenant, bomb.clone()).await {
                 return error.to_string();
             }
         }
