@@ -172,6 +172,7 @@ impl Stage {
         let config = folder.path().join("config.yaml");
         let ceilings = json!({
             "hostNamespace": HOST,
+            "leadership": "single",
             "ceilings": [
                 {
                     "names": ["echo", "other"],
