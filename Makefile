@@ -34,7 +34,7 @@ run: prerequisites-run ## Start a local cluster with the host in it and show wha
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh run $(PLUGIN))"; export KUBEBUILDER_ASSETS; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --config $(if $(PLUGIN),$(PLUGIN)/config.yaml,manifests/playground.yaml) \
-	    $(if $(PLUGIN),,--endpoints manifests/endpoints.yaml) --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
+	    $(if $(PLUGIN),,--endpoints manifests/endpoints.yaml --outside plugins) --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
 	    --samples $(if $(PLUGIN),$(PLUGIN)/sample.yaml,manifests/samples)
 
 check: prerequisites-check ## Check format, spelling, links and lints, run the unit tests: in a minute or two once it is built

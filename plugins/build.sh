@@ -129,7 +129,7 @@ samples() {
     if [[ -x /usr/sbin/rabbitmq-server ]] && "$plugins/python.sh" >/dev/null; then
         echo rabbitmq
     else
-        say "leaving out rabbitmq, which needs a RabbitMQ on this machine: see plugins/rabbitmq/README.md"
+        say "leaving out rabbitmq, which needs a RabbitMQ on this machine and the tool-chain for Python: see plugins/rabbitmq/README.md"
     fi
 }
 

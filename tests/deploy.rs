@@ -681,6 +681,9 @@ async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect()
         "page": { "enabled": true },
         "egress": { "endpoints": "leadership: single\nendpoints: []\n", "replicas": 3, "rbac": { "cluster": rules, "namespaces": { "shop": rules } },
             "authoritiesConfigMap": "authorities-of-endpoints", "resources": { "limits": { "memory": "333Mi" } },
+            "env": [{ "name": "OF_EGRESS", "value": "x" }], "affinity": { "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+                { "weight": 1, "podAffinityTerm": { "topologyKey": "apart" } },
+            ] } },
             "to": [{ "to": [{ "ipBlock": { "cidr": "192.0.2.5/32" } }], "ports": [{ "protocol": "TCP", "port": 8081 }] }] },
         "networkPolicy": { "enabled": true, "metricsFrom": "reads-metrics", "telemetryTo": "collects",
             "apiServer": [{ "ipBlock": { "cidr": "192.0.2.3/32" } }],
@@ -714,7 +717,7 @@ async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect()
          \"secretName\":\"tls\" … system-cluster-critical … operators … tolerated … attracted … platform … \
          for the pod … \"release\":\"rules\" … \"release\":\"monitor\" … runbooks#operatorhostpluginfault … \
          \"secretName\":\"keys\" … \"secretName\":\"pull\" … OPERATOR_HOST_SIGNATURE_KEYS … \
-         OPERATOR_HOST_CLIENT_CA … authorities … callers … \"replicas\":3 … 333Mi … 192.0.2.5/32 … authorities-of-endpoints";
+         OPERATOR_HOST_CLIENT_CA … authorities … callers … \"replicas\":3 … 333Mi … OF_EGRESS … \"topologyKey\":\"apart\" … 192.0.2.5/32 … authorities-of-endpoints";
     let role = objects
         .iter()
         .find(|it| kind(it) == "Role" && it.name_any() == "operator-host-egress");

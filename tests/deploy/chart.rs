@@ -3,7 +3,13 @@
 use crate::support::prelude::*;
 
 /// Values that are one value of Kubernetes, although they have fields.
-const WHOLE: [&str; 4] = ["resources", "egress.resources", "nodeSelector", "affinity"];
+const WHOLE: [&str; 5] = [
+    "resources",
+    "egress.resources",
+    "nodeSelector",
+    "affinity",
+    "egress.affinity",
+];
 
 fn chart() -> PathBuf {
     root().join("manifests/helm")

@@ -1,12 +1,11 @@
 //! The sample `plugins/dns` with a real PowerDNS, of Debian's packages `pdns-server`, `pdns-backend-sqlite3` and `sqlite3`.
 
-use control_plane::{Component, Output};
+use control_plane::Component;
+use control_plane::servers::PowerDns;
 
 use super::server::*;
 use crate::support::prelude::*;
 
-const SERVER: &str = "/usr/sbin/pdns_server";
-const SCHEMA: &str = "/usr/share/pdns-backend-sqlite3/schema/schema.sqlite3.sql";
 const RECORD: &str = "dns.example.com/v1/DnsRecord";
 const CONTROLLER: &str = "\
 - name: dns
@@ -15,47 +14,26 @@ const CONTROLLER: &str = "\
   children: [{apiVersion: operator-host.dev/v1alpha1, kind: External}]
 ";
 
-/// A PowerDNS with the zone example.com.
-struct PowerDns {
+/// A PowerDNS whose log is read.
+struct Dns {
     folder: PathBuf,
-    dns: u16,
-    api: u16,
+    server: PowerDns,
 }
 
-impl PowerDns {
+impl Dns {
     fn new(folder: &Path) -> Self {
-        let free = || {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap().port()
-        };
-        let this = Self {
+        Self {
             folder: folder.to_owned(),
-            dns: free(),
-            api: free(),
-        };
-        this.sql(&std::fs::read_to_string(SCHEMA).unwrap());
-        this.sql(
-            "INSERT INTO domains (name, type) VALUES ('example.com', 'NATIVE'); \
-             INSERT INTO records (domain_id, name, type, content, ttl) VALUES (1, 'example.com', 'SOA', \
-             'ns.example.com h.example.com 1 3600 3600 3600 3600', 3600);",
-        );
-        this
+            server: PowerDns::create(folder).unwrap(),
+        }
     }
 
     /// Starts the server with this key of its API.
     async fn start(&self, key: &str) -> Component {
-        let (folder, dns, api) = (self.folder.display(), self.dns, self.api);
-        let arguments = format!(
-            "--config-dir=/nonexistent --daemon=no --guardian=no --launch=gsqlite3 --gsqlite3-database={folder}/pdns.sqlite3 \
-             --local-address=127.0.0.1 --local-port={dns} --socket-dir={folder} --api=yes --api-key={key} --webserver=yes \
-             --webserver-address=127.0.0.1 --webserver-port={api} --loglevel=6 --cache-ttl=0 --query-cache-ttl=0 \
-             --negquery-cache-ttl=0"
-        );
-        let arguments: Vec<_> = arguments.split_whitespace().map(str::to_owned).collect();
-        let output = Output::File(self.folder.join(format!("{key}.log")));
-        let process = Component::spawn("pdns", Path::new(SERVER), &arguments, &[], output).unwrap();
+        let process = self.server.start(key, &format!("{key}.log")).unwrap();
         until_true("PowerDNS answers", async || {
-            tokio::net::TcpStream::connect(("127.0.0.1", api)).await.is_ok()
+            let address = ("127.0.0.1", self.server.api_port());
+            tokio::net::TcpStream::connect(address).await.is_ok()
         })
         .await;
         process
@@ -67,18 +45,15 @@ impl PowerDns {
             "- {{name: dns, url: 'http://127.0.0.1:{}/api/v1/servers/localhost', allowPlain: true, \
              allowAddresses: [127.0.0.1], methods: [PATCH], namespaces: ['ext-*'], qps: 100, \
              credentials: {{secret: {}/pdns, header: X-API-Key}}}}\n",
-            self.api, scenario.namespace
+            self.server.api_port(),
+            scenario.namespace
         );
         scenario.apply(&key("hunter2-old")).await;
         scenario.start_egress("egress", &file(scenario, &[entry]))
     }
 
     fn sql(&self, statement: &str) -> String {
-        let database = self.folder.join("pdns.sqlite3");
-        let mut command = Command::new("sqlite3");
-        command.args(["-cmd", ".timeout 30000"]).arg(database);
-        let printed = command.arg(statement).prints();
-        printed.trim().to_owned()
+        self.server.sql(statement).unwrap()
     }
 
     /// Returns what a name has, as `A 192.0.2.7`.
@@ -114,7 +89,7 @@ fn record(object: &str, name: Option<&str>, type_: &str, values: &[&str]) -> Str
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_in_powerdns_is_made_changed_put_right_and_removed() {
     let scenario = Scenario::new("ext-powerdns").await;
-    let pdns = PowerDns::new(scenario.folder.path());
+    let pdns = Dns::new(scenario.folder.path());
     let server = pdns.start("hunter2-old").await;
     let egress = pdns.egress(&scenario).await;
     let host = scenario.start(CONTROLLER);
@@ -224,7 +199,7 @@ async fn a_service_with_an_annotation_has_a_record_with_its_addresses() {
     const DECORATOR: &str = "operator-host.dev/v1alpha1/Controller";
     let cluster = own_cluster(Options::default()).await;
     let scenario = Scenario::within(&cluster, "ext-services").await;
-    let pdns = PowerDns::new(scenario.folder.path());
+    let pdns = Dns::new(scenario.folder.path());
     let _server = pdns.start("hunter2-old").await;
     let _egress = pdns.egress(&scenario).await;
     let config = format!(

@@ -1,12 +1,11 @@
 //! The sample `plugins/rabbitmq` with a real RabbitMQ, of Debian's package `rabbitmq-server`.
 
-use control_plane::ports::{Port, reserve};
-use control_plane::{Component, Output};
+use control_plane::Component;
+use control_plane::servers::RabbitMq;
 
 use super::server::*;
 use crate::support::prelude::*;
 
-const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 const USER: &str = "messaging.example.com/v1/RabbitUser";
 const CONTROLLER: &str = "\
 - name: rabbitmq
@@ -20,66 +19,22 @@ const ADMIN: &str = "admin:hunter2-old";
 
 /// A RabbitMQ, and a server before it that sees what it is asked.
 struct Rabbit {
-    folder: PathBuf,
-    /// Of AMQP, the management API, other nodes and the names of nodes.
-    ports: [Port; 4],
-    /// The process that knows the names of nodes.
-    _names: Component,
+    server: RabbitMq,
     front: Server,
 }
 
 impl Rabbit {
     async fn new(scenario: &Scenario) -> Self {
         plugin("rabbitmq");
-        let ports = [(); 4].map(|()| reserve().unwrap());
-        let [amqp, api, _, names] = &ports;
-        let (amqp, api, names) = (amqp.number, api.number, names.number);
-        scenario.file("enabled_plugins", "[rabbitmq_management].");
-        let config = format!(
-            "listeners.tcp.1 = 127.0.0.1:{amqp}\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {api}\n\
-             default_user = admin\ndefault_pass = hunter2-old\n"
-        );
-        scenario.file("rabbitmq.conf", config);
-        let folder = scenario.folder.path().to_owned();
-        let arguments = ["-address", "127.0.0.1", "-port", &names.to_string()].map(str::to_owned);
-        let output = Output::File(folder.join("epmd.log"));
-        let names = Component::spawn("epmd", Path::new("/usr/bin/epmd"), &arguments, &[], output).unwrap();
+        let (user, password) = ADMIN.split_once(':').unwrap();
+        let server = RabbitMq::create(scenario.folder.path(), user, password).unwrap();
         let front = Server::start().await;
-        front.with(|inner| inner.before = Some(api));
-        Self {
-            folder,
-            ports,
-            _names: names,
-            front,
-        }
+        front.with(|inner| inner.before = Some(server.api_port()));
+        Self { server, front }
     }
 
     async fn start(&self) -> Component {
-        let [_, api, nodes, names] = &self.ports;
-        let at = |name: &str| self.folder.join(name);
-        let text = |text: String| PathBuf::from(text);
-        let environment = [
-            ("HOME", at("")),
-            ("ERL_EPMD_PORT", text(names.number.to_string())),
-            (
-                "RABBITMQ_NODENAME",
-                text(format!("rabbit-{}@localhost", api.number)),
-            ),
-            ("RABBITMQ_DIST_PORT", text(nodes.number.to_string())),
-            ("RABBITMQ_MNESIA_BASE", at("mnesia")),
-            ("RABBITMQ_LOG_BASE", at("log")),
-            ("RABBITMQ_CONFIG_FILE", at("rabbitmq")),
-            ("RABBITMQ_ENABLED_PLUGINS_FILE", at("enabled_plugins")),
-            ("RABBITMQ_CONF_ENV_FILE", text("/dev/null".to_owned())),
-            ("RABBITMQ_PID_FILE", at("pid")),
-            // Then the script becomes the server, instead of starting it.
-            ("NOTIFY_SOCKET", text("/nonexistent".to_owned())),
-        ];
-        let environment = environment
-            .each_ref()
-            .map(|(name, value)| (*name, value.as_path()));
-        let output = Output::File(at("rabbitmq.log"));
-        let process = Component::spawn("rabbitmq", Path::new(PROGRAM), &[], &environment, output).unwrap();
+        let process = self.server.start().unwrap();
         until_true("RabbitMQ answers", async || {
             self.ask(ADMIN, "GET", "/whoami", "").0 != "000"
         })
@@ -89,7 +44,7 @@ impl Rabbit {
 
     /// Asks it, as `NAME:PASSWORD`, and returns the code and the answer.
     fn ask(&self, who: &str, method: &str, path: &str, body: &str) -> (String, Value) {
-        let url = format!("http://127.0.0.1:{}/api{path}", self.ports[1].number);
+        let url = format!("http://127.0.0.1:{}/api{path}", self.server.api_port());
         let mut command = Command::new("curl");
         command.args(["-s", "-w", "\n%{http_code}", "-u", who, "-X", method, &url]);
         let out = command.args(["-d", body]).call().out;

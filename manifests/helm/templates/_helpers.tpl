@@ -40,23 +40,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{- /* Where the pods run, and how important they are. */}}
+{{- /* Where all pods may run. */}}
 {{- define "operator-host.placement" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
 nodeSelector:
   {{- toYaml .Values.nodeSelector | nindent 2 }}
 {{- with .Values.tolerations }}
 tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.affinity }}
-affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}

@@ -93,7 +93,7 @@ impl Component {
     }
 
     /// Fails with the end of its log when the component has ended.
-    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+    pub fn check(&mut self) -> anyhow::Result<()> {
         match self.exited() {
             None => Ok(()),
             Some(status) => Err(self.failed(&format!("ended with {status}"))),

@@ -156,7 +156,8 @@ impl DataDir {
 }
 
 /// Returns 128 random bits, so that other users of this machine cannot guess the token.
-fn token() -> String {
+#[must_use]
+pub fn token() -> String {
     let draw = || RandomState::new().hash_one(std::time::SystemTime::now());
     format!("{:016x}{:016x}", draw(), draw())
 }

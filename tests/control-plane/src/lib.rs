@@ -29,11 +29,13 @@ mod options;
 pub mod ports;
 pub mod process;
 pub mod proxy;
+pub mod servers;
 
 pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser, read_since as audit_events_since};
 pub use binaries::version;
 pub use client::{connect, create_namespace};
 pub use cluster::{ControlPlane, Snapshot};
 pub use component::{Component, Output, last_lines};
+pub use data::token;
 pub use observe::{Changes, observe};
 pub use options::{Options, User};

@@ -5,22 +5,20 @@
 
 mod definitions;
 mod host;
+mod outside;
 mod view;
 mod webhook;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
-use control_plane::{Component, ControlPlane, Options, Output, manifests};
+use control_plane::{ControlPlane, Options, manifests};
 use kube::{Client, api::DynamicObject};
 use tokio::signal::unix::{SignalKind, signal};
 
 use host::Host;
+use outside::Outside;
 use webhook::{Certificate, Webhook};
 
 /// Runs a local cluster with the host in it, and shows what happens there.
@@ -32,9 +30,12 @@ struct Arguments {
     /// The host's configuration
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// The file of endpoints: when it names any, `operator-host egress` runs beside the host
-    #[arg(long, value_name = "FILE")]
+    /// The file of endpoints: when it names none, the servers of the samples run, where they are installed
+    #[arg(long, value_name = "FILE", requires = "outside")]
     endpoints: Option<PathBuf>,
+    /// Folder with the samples that need a server outside of the cluster
+    #[arg(long, value_name = "FOLDER")]
+    outside: Option<PathBuf>,
     /// CustomResourceDefinitions to install before the host starts
     #[arg(long, value_name = "PATH")]
     crds: PathBuf,
@@ -89,17 +90,18 @@ async fn run(arguments: &Arguments, interrupted: impl Future<Output = ()>) -> an
     let config = std::fs::read_to_string(&arguments.config)
         .with_context(|| format!("no configuration at {}", arguments.config.display()))?;
     let definitions = manifests::read(&arguments.crds)?;
-    let samples = manifests::read(&arguments.samples)?;
+    let mut samples = manifests::read(&arguments.samples)?;
     let (plane, client) = tokio::select! {
         started = start(arguments) => started?,
         () = &mut interrupted => return Ok(ExitCode::from(130)),
     };
     let certificate = Certificate::create(&arguments.config).await?;
     let view = view::start(&client, &definitions, &view::children(&config)).await;
-    let egress = match &arguments.endpoints {
-        Some(endpoints) => egress(&host, endpoints, &plane)?,
-        None => None,
+    let mut outside = match (&arguments.endpoints, &arguments.outside) {
+        (Some(endpoints), Some(folder)) => Outside::start(&host, endpoints, folder, &plane)?,
+        _ => Outside::default(),
     };
+    samples.append(&mut outside.objects);
     let mut host = Host::start(&host, &arguments.config, &plane.kubeconfig(), plane.data_dir())?;
     step(&format!(
         "operator-host runs as process {}; see it at {}; its log is {}",
@@ -111,7 +113,7 @@ async fn run(arguments: &Arguments, interrupted: impl Future<Output = ()>) -> an
     let webhook = webhook.as_ref();
     let code = tokio::select! {
         never = definitions::follow(&arguments.crds, definitions, &client, webhook) => match never {},
-        code = play(&mut host, &client, webhook, &samples, &plane) => code,
+        code = play(&mut host, &client, webhook, &samples, &mut outside, &plane) => code,
         () = &mut interrupted => {
             step("Stopping; a second Ctrl-C does not hurry it");
             match host.stop().await {
@@ -123,38 +125,10 @@ async fn run(arguments: &Arguments, interrupted: impl Future<Output = ()>) -> an
         }
     };
     view.abort();
-    drop(egress);
+    drop(outside);
     plane.shutdown().await;
     step("The cluster is stopped");
     Ok(code)
-}
-
-/// Starts `operator-host egress` when its file names endpoints. It ends when the result is dropped.
-fn egress(host: &Path, endpoints: &Path, plane: &ControlPlane) -> anyhow::Result<Option<Component>> {
-    let text = std::fs::read_to_string(endpoints);
-    let text = text.with_context(|| format!("no file of endpoints at {}", endpoints.display()))?;
-    let named: serde_json::Value = serde_saphyr::from_str(&text)?;
-    if named["endpoints"].as_array().is_none_or(Vec::is_empty) {
-        return Ok(None);
-    }
-    let (kubeconfig, log) = (plane.kubeconfig(), plane.data_dir().join("egress.log"));
-    let environment = [
-        ("KUBECONFIG", &*kubeconfig),
-        ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
-    ];
-    let arguments = ["egress", "--endpoints", &endpoints.display().to_string()].map(str::to_owned);
-    step(&format!(
-        "operator-host egress runs beside it; its log is {}",
-        log.display()
-    ));
-    Component::spawn(
-        "operator-host egress",
-        host,
-        &arguments,
-        &environment,
-        Output::File(log),
-    )
-    .map(Some)
 }
 
 /// Starts the cluster, and installs the definitions.
@@ -182,6 +156,7 @@ async fn play(
     client: &Client,
     webhook: Option<&Webhook>,
     samples: &[DynamicObject],
+    outside: &mut Outside,
     plane: &ControlPlane,
 ) -> ExitCode {
     let (program, address) = (host.program().display().to_string(), host.address());
@@ -201,6 +176,7 @@ async fn play(
             // The cluster is still useful without this sample.
             Err(error) => complain(&format!("a sample is missing: {error}")),
         }
+        outside.check();
         println!();
         println!(
             "In another terminal:\n    export KUBECONFIG={}",
@@ -245,7 +221,9 @@ fn forget(data: &std::path::Path) -> anyhow::Result<()> {
         "kube-apiserver.log",
         "kube-controller-manager.log",
         "operator-host.log",
+        "egress.log",
         host::VERSIONS,
+        outside::FOLDER,
     ] {
         let path = data.join(name);
         let removed = match path.is_dir() {
