@@ -84,7 +84,7 @@ async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_a
             .await;
         host.until_reconciles(&other, 8).await;
         let after = host.reconciles(&parent) - before;
-        assert!(after <= 3, "{after} reconciles");
+        assert!((1..=3).contains(&after), "{after} reconciles");
         // What is no time is an answer that cannot be read.
         scenario
             .puppet("r", json!({"response": {"requeueAt": "noon"}}))

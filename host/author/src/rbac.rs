@@ -211,20 +211,24 @@ fn print(args: &Args, rights: &Rights) -> Result<String, Failure> {
             serde_json::to_string_pretty(&list)? + "\n"
         }
         Output::Helm => {
-            let mut values = json!({ "rbac": helm(grants, account) });
-            if args.endpoints.is_some() {
-                // It acts as nobody else.
-                values["rbac"].as_object_mut().map(|rbac| rbac.remove("accounts"));
-                values = json!({ "egress": values });
-            }
+            let mut accounts = rules(grants);
+            let mut rbac = accounts.remove(account).unwrap_or_default();
+            let values = match args.endpoints {
+                // `egress` impersonates no account.
+                Some(_) => json!({ "egress": { "rbac": rbac } }),
+                None => {
+                    rbac["accounts"] = named(accounts);
+                    json!({ "rbac": rbac })
+                }
+            };
             let text = serde_saphyr::to_string(&values)?;
             format!("# Printed by `operator-host rbac -o helm`.\n{text}")
         }
     })
 }
 
-/// Returns the rules only: the chart creates the objects, with its own names.
-fn helm(all: Vec<Grant>, host: &ServiceAccount) -> Value {
+/// Returns the rules of each account only: the chart creates the objects, with its own names.
+fn rules(all: Vec<Grant>) -> BTreeMap<ServiceAccount, Value> {
     let mut grants: BTreeMap<ServiceAccount, Value> = BTreeMap::new();
     for one in all {
         let grant = grants
@@ -235,12 +239,15 @@ fn helm(all: Vec<Grant>, host: &ServiceAccount) -> Value {
             Scope::Namespace(namespace) => grant["namespaces"][namespace] = one.rules,
         }
     }
-    let mut values = grants.remove(host).unwrap_or_default();
+    grants
+}
+
+/// Returns the rules of accounts as a list, each with the account's namespace and name.
+fn named(grants: BTreeMap<ServiceAccount, Value>) -> Value {
     let accounts = grants.into_iter().map(|(account, mut grant)| {
         grant["namespace"] = account.namespace.into();
         grant["name"] = account.name.into();
         grant
     });
-    values["accounts"] = accounts.collect();
-    values
+    accounts.collect()
 }

@@ -60,7 +60,6 @@ async fn the_api_server_comes_back_with_its_data_and_etcd_can_be_away() {
     assert!(writes.iter().all(|event| event.verb != "get"), "and no reads");
 }
 
-/// Checks the effect of each mode on the proxy's clients and on the API server.
 #[tokio::test]
 async fn two_begin_with_the_objects_of_one_that_was_stopped_and_change_only_their_own() {
     let plane = ControlPlane::start(Options::bare()).await.unwrap();
@@ -82,6 +81,7 @@ async fn two_begin_with_the_objects_of_one_that_was_stopped_and_change_only_thei
     maps(&two).await.get("kept").await.expect("a copy of the data");
 }
 
+/// Checks the effect of each mode on the proxy's clients and on the API server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proxy_injects_faults_on_demand() {
     let cluster = ControlPlane::start(Options {
