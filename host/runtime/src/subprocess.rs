@@ -27,8 +27,11 @@ use crate::limits::MIB;
 /// Ratio of the wall-clock limit to the processor time limit. Compiling has a low priority, and no file can make it
 /// wait.
 const PATIENCE: u32 = 10;
-/// How long a compilation keeps its first priority. Most plugins are compiled by then.
+/// How long the compilation of a plugin that is not large keeps its first priority. Most are compiled by then.
 const SOON: Duration = Duration::from_secs(1);
+/// Bytes of a plugin that takes long to compile in any case. If it began with the first priority, one tenant who delivers such
+/// plugins again and again would always have it.
+const LARGE: usize = MIB;
 /// Maximum number of threads of one compilation.
 const THREADS: usize = 4;
 /// Machine code may have 1/`CODE_SHARE` of the compilation's memory, because the host keeps the code in its
@@ -97,9 +100,10 @@ impl Subprocess {
         let most = self.memory / CODE_SHARE;
         let wall = time.saturating_mul(PATIENCE);
         let process = child.id();
+        let soon = if file.len() > LARGE { Duration::ZERO } else { SOON };
         let ended = async {
             let mut ended = pin!(communicate(&mut child, file, most));
-            match tokio::time::timeout(SOON, &mut ended).await {
+            match tokio::time::timeout(soon, &mut ended).await {
                 Ok(ended) => ended,
                 Err(_) => {
                     give_way(process);
@@ -257,4 +261,34 @@ pub fn compile_memory(process: usize) -> usize {
     const MOST: usize = 1024 * MIB;
     const SHARE: usize = 3;
     (process / SHARE).min(MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// In place of the compiler: prints its niceness when it has read the file.
+    const PRIORITY: &str = "#!/bin/sh\ncat >/dev/null\nnice\n";
+
+    #[tokio::test]
+    async fn a_large_plugin_never_has_the_priority_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("compiler");
+        std::fs::write(&program, PRIORITY).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).unwrap();
+        let compiler = Subprocess::program(program, 64 * MIB);
+        let priority = async |size| {
+            let output = compiler.compile(&vec![0; size], Duration::from_secs(10)).await;
+            String::from_utf8(output.unwrap())
+                .unwrap()
+                .trim()
+                .parse::<i32>()
+                .unwrap()
+        };
+        let usual = getpriority_process(None).unwrap();
+        assert_eq!(priority(LARGE).await, usual);
+        assert_eq!(priority(LARGE + 1).await, NICE_LATER.max(usual));
+    }
 }
