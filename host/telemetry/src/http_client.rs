@@ -6,9 +6,10 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use hyper::{Method, Response, Uri};
+use hyper::header::RETRY_AFTER;
+use hyper::{Method, Response, StatusCode, Uri};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::Status;
 use tracing::field::Empty;
@@ -48,6 +49,19 @@ pub async fn observe<B, E>(
         Err(error) => End::Error(class(error)),
     };
     answer
+}
+
+/// Returns the time that a server asks to wait before the next request; `unnamed` when it has too many and names none. Dates are
+/// ignored, since the clocks may differ.
+pub fn asks_to_wait<B>(response: &Response<B>, unnamed: Duration) -> Option<Duration> {
+    let seconds = response.headers().get(RETRY_AFTER);
+    let seconds: Option<u32> = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
+    let named = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    match response.status() {
+        StatusCode::TOO_MANY_REQUESTS => Some(named.unwrap_or(unnamed)),
+        StatusCode::SERVICE_UNAVAILABLE => named,
+        _ => None,
+    }
 }
 
 enum End {

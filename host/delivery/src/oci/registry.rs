@@ -15,13 +15,14 @@ use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION,
-    RETRY_AFTER, USER_AGENT, WWW_AUTHENTICATE,
+    USER_AGENT, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use k8s_openapi::ByteString;
 use operator_host_config::reference::{Reference, Version};
 use operator_host_config::registry::RegistryConfig;
 use operator_host_core::digest::Digest;
+use operator_host_telemetry::http_client::asks_to_wait;
 use serde::Deserialize;
 
 /// Bytes of an answer that is only shown, and of a token.
@@ -395,7 +396,10 @@ impl Repository {
         }
         if status != StatusCode::OK {
             let error = refused(&format!("which answers {status}"));
-            return Err(RegistryError::asks_to_wait(error.to_string(), pause(&response)));
+            return Err(RegistryError::asks_to_wait(
+                error.to_string(),
+                asks_to_wait(&response, PAUSE),
+            ));
         }
         let bytes = transport::read(response, &server.authority, what, TOKEN_LIMIT, self.respond()).await?;
         let token: Result<RawToken, _> = serde_json::from_slice(&bytes);
@@ -430,7 +434,7 @@ impl Repository {
 
     /// Returns what an answer means that is neither contents nor an upload.
     async fn refusal(&self, response: Response<Incoming>, what: &str) -> RegistryError {
-        let (status, wait) = (response.status(), pause(&response));
+        let (status, wait) = (response.status(), asks_to_wait(&response, PAUSE));
         let registry = &self.place.registry;
         if status.is_redirection() {
             let target = self.location(&self.origin, &response, what).ok();
@@ -489,18 +493,6 @@ fn other_contents(registry: &str, what: &str, found: Digest) -> RegistryError {
         "{registry} sent other contents for {what}: they have the digest {found}; nothing of them is used"
     )
     .into()
-}
-
-/// Returns the time to wait when a registry has too many requests. Dates are ignored, since the clocks may differ.
-fn pause(response: &Response<Incoming>) -> Option<Duration> {
-    let stated = response.headers().get(RETRY_AFTER);
-    let seconds: Option<u32> = stated.and_then(|value| value.to_str().ok()?.parse().ok());
-    let stated = seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    match response.status() {
-        StatusCode::TOO_MANY_REQUESTS => Some(stated.unwrap_or(PAUSE)),
-        StatusCode::SERVICE_UNAVAILABLE => stated,
-        _ => None,
-    }
 }
 
 /// Returns the tag of the list of referrers, for registries without that interface.
