@@ -32,7 +32,6 @@ use operator_host_engine::work_queue::Queue;
 use operator_host_instruments::Instruments;
 use operator_host_instruments::health::Readiness;
 use operator_host_rollout::Proving;
-use operator_host_telemetry::metrics::QueueState;
 use operator_host_webhook::WebhookTargets;
 
 /// The longest wait between discoveries. A new CustomResourceDefinition ends the wait; this timeout is for hosts that
@@ -311,19 +310,7 @@ fn context(
     // A parent in a namespace has no children in others.
     let children_anywhere = anywhere && !resolved.parent.namespaced;
     let observer = Observer::new(config, &shared.instruments);
-    let queue = Arc::new(Queue::new(config.concurrency));
-    let gauge = Arc::downgrade(&queue);
-    let workers = config.concurrency;
-    observer.metrics.queue(move || {
-        let queue = gauge.upgrade()?;
-        let (waiting, oldest) = queue.backlog();
-        Some(QueueState {
-            waiting,
-            oldest,
-            busy: queue.busy(),
-            workers,
-        })
-    });
+    let queue = Queue::measured(config.concurrency, &observer.metrics);
     let caches = Caches {
         parents: watches(&config.parent, resolved.parent.namespaced, false),
         children: config

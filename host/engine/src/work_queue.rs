@@ -7,7 +7,7 @@
 //! edited, these take an eighth of the workers, and of the processor and the API server.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use operator_host_core::clock;
 use operator_host_core::object::{ChildRef, NamespacedName};
 use operator_host_core::sync::lock;
+use operator_host_telemetry::metrics::{ControllerMetrics, QueueState};
 
 /// The reason why a parent is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,6 +226,23 @@ impl Queue {
             state: Mutex::default(),
             changed: Notify::new(),
         }
+    }
+
+    /// Creates an empty queue for this many workers, which the metrics of a controller show.
+    pub fn measured(workers: usize, metrics: &ControllerMetrics) -> Arc<Self> {
+        let queue = Arc::new(Self::new(workers));
+        let gauge = Arc::downgrade(&queue);
+        metrics.queue(move || {
+            let queue = gauge.upgrade()?;
+            let (waiting, oldest) = queue.backlog();
+            Some(QueueState {
+                waiting,
+                oldest,
+                busy: queue.busy(),
+                workers,
+            })
+        });
+        queue
     }
 
     /// Enqueues a parent; it is processed as soon as a worker is free. Has no effect on a closed queue.
