@@ -25,33 +25,25 @@ fn is_refused(address: IpAddr, reserved: &[IpAddr]) -> bool {
         return true;
     }
     match address {
-        IpAddr::V4(address) => {
-            let [first, ..] = address.octets();
-            // 0/8 is this host, 240/4 is reserved.
-            first == 0
-                || first >= 240
-                || address.is_loopback()
-                || address.is_link_local()
-                || address.is_multicast()
-        }
+        // This host, its loopback, the link, multicast and what is reserved.
+        IpAddr::V4(address) => matches!(address.octets(), [0 | 127 | 224.., ..] | [169, 254, ..]),
         IpAddr::V6(address) => {
-            let is_special = address.is_unspecified()
-                || address.is_loopback()
-                || address.is_multicast()
-                || address.is_unicast_link_local();
-            is_special || within(address).is_some_and(|address| is_refused(IpAddr::V4(address), reserved))
+            // `::` and `::1` are compatible with 0.0.0.0 and 0.0.0.1.
+            let within = within(address).is_some_and(|address| is_refused(address.into(), reserved));
+            within || address.is_multicast() || address.is_unicast_link_local()
         }
     }
 }
 
 /// Returns the address of IPv4 that one of IPv6 leads to: mapped, compatible, translated (NAT64) or by 6to4.
 fn within(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let of = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
-    match address.segments() {
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(of(high, low)),
-        [0x2002, high, low, ..] => Some(of(high, low)),
-        _ => None,
-    }
+    let ([0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+    | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+    | [0x2002, high, low, ..]) = address.segments()
+    else {
+        return None;
+    };
+    Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)))
 }
 
 #[cfg(test)]

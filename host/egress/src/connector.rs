@@ -8,31 +8,25 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::net::{TcpStream, lookup_host};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, service_fn};
 
 use super::address::is_allowed;
-use super::transport::Fault;
+use super::status::Stop;
 use operator_host_cluster::client::Fenced;
 use operator_host_cluster::term::Term;
-use operator_host_config::endpoints::{Endpoint, Network};
+use operator_host_config::endpoints::Endpoint;
 
-/// Makes connections that send nothing once the term is over.
-pub(crate) type Connector = HttpsConnector<BoxCloneSyncService<Uri, Fenced<TokioIo<TcpStream>>, BoxError>>;
+/// Sends nothing once the term is over.
+type Connection = Fenced<TokioIo<TcpStream>>;
+/// Makes connections to one endpoint.
+pub(crate) type Connector = HttpsConnector<BoxCloneSyncService<Uri, Connection, BoxError>>;
 
-/// Creates the connector of an endpoint. `authority` is the PEM text of the authorities that it trusts; `reserved` are the API
-/// server's addresses.
-///
-/// # Errors
-/// Why the authorities cannot be used.
-pub(crate) fn connector(
-    endpoint: &Endpoint,
-    authority: Option<&[u8]>,
-    reserved: &[IpAddr],
-    term: &Term,
-) -> Result<Connector, String> {
-    let mut roots = rustls::RootCertStore::empty();
+/// Trusts the authorities of this PEM text, or those of the system. The error is why they cannot be used.
+pub(crate) fn tls(authority: Option<&[u8]>) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
     match authority {
         None => {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -45,54 +39,51 @@ pub(crate) fn connector(
             }
         }
     }
-    let tls = rustls::ClientConfig::builder()
+    Ok(ClientConfig::builder()
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    let (host, port): (Arc<str>, u16) = (endpoint.url.host.as_str().into(), endpoint.url.port);
-    let allowed: Arc<[Network]> = endpoint.allow_addresses.clone().into();
-    let (reserved, term): (Arc<[IpAddr]>, Term) = (reserved.into(), term.clone());
+        .with_no_client_auth())
+}
+
+/// Creates the connector of an endpoint. `reserved` are the API server's addresses.
+pub(crate) fn connector(
+    endpoint: &Arc<Endpoint>,
+    tls: ClientConfig,
+    reserved: &Arc<[IpAddr]>,
+    term: &Term,
+) -> Connector {
+    let (endpoint, reserved, term) = (Arc::clone(endpoint), Arc::clone(reserved), term.clone());
     // The URI of the request has the endpoint's host, since nothing else can be asked.
-    let connect = service_fn(move |_: Uri| {
-        let (host, allowed, reserved, term) = (
-            Arc::clone(&host),
-            Arc::clone(&allowed),
-            Arc::clone(&reserved),
-            term.clone(),
-        );
-        async move {
-            let stream = connect(&host, port, &allowed, &reserved).await?;
-            Ok::<_, BoxError>(Fenced::new(TokioIo::new(stream), term))
-        }
-    });
-    Ok(HttpsConnectorBuilder::new()
+    let connect =
+        service_fn(move |_: Uri| connect(Arc::clone(&endpoint), Arc::clone(&reserved), term.clone()));
+    HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
         .enable_http1()
-        .wrap_connector(BoxCloneSyncService::new(connect)))
+        .wrap_connector(BoxCloneSyncService::new(connect))
 }
 
 async fn connect(
-    host: &str,
-    port: u16,
-    allowed: &[Network],
-    reserved: &[IpAddr],
-) -> Result<TcpStream, Fault> {
-    let found = lookup_host((host, port)).await;
-    let found: Vec<SocketAddr> = found.map_err(|_| Fault::NoAddress)?.collect();
-    let is_allowed = |address: &&SocketAddr| is_allowed(address.ip(), allowed, reserved);
-    let mut last = match found.first() {
-        Some(first) => Fault::RefusedAddress(first.ip()),
-        None => Fault::NoAddress,
-    };
-    for address in found.iter().filter(is_allowed) {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
-                // Without it, a small request waits for the last one's acknowledgement.
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
-            }
-            Err(error) => last = Fault::NoConnection(error.kind()),
-        }
+    endpoint: Arc<Endpoint>,
+    reserved: Arc<[IpAddr]>,
+    term: Term,
+) -> Result<Connection, BoxError> {
+    let no_address = || Stop::failed("NameNotFound", "its name cannot be resolved");
+    let found = lookup_host((&*endpoint.url.host, endpoint.url.port)).await;
+    let is_allowed = |it: &SocketAddr| is_allowed(it.ip(), &endpoint.allow_addresses, &reserved);
+    let (allowed, refused): (Vec<_>, Vec<_>) = found.map_err(|_| no_address())?.partition(is_allowed);
+    if allowed.is_empty() {
+        let refused = refused.first().ok_or_else(no_address)?.ip();
+        let why = format!(
+            "its name leads to {refused}, which is an address of this machine, the link, a cloud's metadata or the API server; if \
+             it is meant, an administrator names it under `allowAddresses`"
+        );
+        return Err(Stop::refused("AddressRefused", why).into());
     }
-    Err(last)
+    let stream = TcpStream::connect(&*allowed).await.map_err(|error| {
+        let why = format!("it cannot be reached: {}", error.kind());
+        Stop::failed("NotReached", why)
+    })?;
+    // Without it, a small request waits for the last one's acknowledgement.
+    let _ = stream.set_nodelay(true);
+    Ok(Fenced::new(TokioIo::new(stream), term))
 }

@@ -3,19 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::core::DynamicObject;
-use serde_json::json;
-use tokio::time::Instant;
+use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
-use super::credentials::{Credential, Kept};
 use super::file::Loaded;
 use super::holders::Holders;
-use super::secrets::{SecretError, Secrets};
 use super::spec::Spec;
-use super::status::{Next, Seen, Stop, condition, has, status};
+use super::status::{Next, Stop, has, status};
 use super::transport::Transport;
 use operator_host_cluster::cache::Change;
 use operator_host_cluster::client::Writer;
@@ -26,17 +23,18 @@ use operator_host_config::external::{self, FIELD_MANAGER};
 use operator_host_core::backoff::{BackoffConfig, delay, jittered};
 use operator_host_core::object::{NamespacedName, is_terminating};
 use operator_host_core::sync::lock;
+use operator_host_desired::conditions::{READY, current, labels};
 use operator_host_engine::work_queue::{Queue, Trigger};
 use operator_host_instruments::Instruments;
+use operator_host_telemetry::metrics::ControllerMetrics;
 use operator_host_telemetry::metrics::parents::{CountedParent, Parents};
-use operator_host_telemetry::metrics::{ControllerMetrics, QueueState};
 
 /// How many Externals of one endpoint are reconciled at a time.
 pub(crate) const WORKERS: usize = 8;
 /// The delays of one that fails.
 const BACKOFF: BackoffConfig = BackoffConfig {
-    initial: std::time::Duration::from_secs(1),
-    max: std::time::Duration::from_secs(300),
+    initial: Duration::from_secs(1),
+    max: Duration::from_secs(300),
 };
 /// By which part `every` is shortened at random.
 const JITTER: f64 = 0.1;
@@ -44,44 +42,45 @@ const JITTER: f64 = 0.1;
 const NOWHERE: &str = "none";
 
 /// Externals that wait, and how they are counted. Each endpoint has its own, so that a slow one delays no other.
-pub(crate) struct Line {
-    pub(crate) queue: Arc<Queue>,
+pub(crate) struct Lane {
     pub(crate) name: String,
+    pub(crate) queue: Arc<Queue>,
     pub(crate) metrics: ControllerMetrics,
     parents: Arc<Parents>,
-}
-
-/// One endpoint.
-pub(crate) struct Lane {
-    pub(crate) line: Line,
-    pub(crate) transport: Transport,
-    pub(crate) credential: Kept,
+    /// The way to the endpoint; `None` for the Externals that may use none.
+    pub(crate) transport: Option<Transport>,
 }
 
 impl Lane {
-    /// Reports whether the Externals of a namespace may use it.
-    pub(crate) fn allows(&self, namespace: &str) -> bool {
-        self.transport.endpoint.namespaces.contains(namespace)
+    fn new(name: &str, transport: Option<Transport>, instruments: &Instruments) -> Arc<Self> {
+        let metrics = instruments.metrics.of(name, &external::kind());
+        Arc::new(Self {
+            name: name.to_owned(),
+            queue: Queue::measured(WORKERS, &metrics),
+            parents: metrics.parents(),
+            metrics,
+            transport,
+        })
     }
 }
 
 /// What is remembered of one External.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     /// How many reconciles in a row have failed.
     failures: u32,
-    /// The generation and the ETag of an answer that was as it should be.
-    etag: Option<(Option<i64>, String)>,
+    /// The ETag of an answer that was as it should be.
+    pub(crate) etag: Option<String>,
     counted: Option<CountedParent>,
 }
 
 /// See the module.
 pub(crate) struct Context {
     pub(crate) externals: Arc<KindReflectors>,
-    pub(crate) lanes: BTreeMap<String, Arc<Lane>>,
     pub(crate) holders: Holders,
     pub(crate) instruments: Instruments,
-    nowhere: Line,
+    lanes: BTreeMap<String, Arc<Lane>>,
+    nowhere: Arc<Lane>,
     writer: Writer,
     kind: Arc<ResolvedKind>,
     secret: ResolvedKind,
@@ -93,36 +92,22 @@ impl Context {
         externals: Arc<KindReflectors>,
         kind: Arc<ResolvedKind>,
         loaded: &Loaded,
-        reserved: &[IpAddr],
-        writer: Writer,
-        instruments: Instruments,
+        reserved: &Arc<[IpAddr]>,
+        writer: &Writer,
+        instruments: &Instruments,
     ) -> Self {
-        let mut lanes = BTreeMap::new();
-        for (endpoint, authority) in &loaded.endpoints {
-            let (term, metrics) = (&writer.term, &instruments.metrics);
-            match Transport::new(endpoint, authority.as_deref(), reserved, term, metrics) {
-                Ok(transport) => {
-                    let lane = Lane {
-                        line: Line::new(&endpoint.name, &instruments),
-                        transport,
-                        credential: Kept::default(),
-                    };
-                    lanes.insert(endpoint.name.clone(), Arc::new(lane));
-                }
-                // `file` has tried.
-                Err(why) => warn!(
-                    endpoint = endpoint.name,
-                    "cannot use its `certificateAuthority`: {why}"
-                ),
-            }
-        }
+        let lanes = loaded.iter().map(|(endpoint, tls)| {
+            let transport = Transport::new(endpoint, tls, reserved, &writer.term, &instruments.metrics);
+            let lane = Lane::new(&endpoint.name, Some(transport), instruments);
+            (endpoint.name.clone(), lane)
+        });
         Self {
             externals,
-            lanes,
             holders: Holders::default(),
-            nowhere: Line::new(NOWHERE, &instruments),
-            instruments,
-            writer,
+            lanes: lanes.collect(),
+            nowhere: Lane::new(NOWHERE, None, instruments),
+            instruments: instruments.clone(),
+            writer: writer.clone(),
             kind,
             secret: super::secrets::resource(),
             memory: Mutex::default(),
@@ -133,48 +118,32 @@ impl Context {
         ResourceClient::new(&self.writer, &self.kind)
     }
 
-    pub(crate) fn secrets(&self) -> Secrets<'_> {
-        Secrets::new(&self.writer, &self.secret)
+    pub(crate) fn secrets(&self) -> ResourceClient<'_> {
+        ResourceClient::new(&self.writer, &self.secret)
     }
 
-    pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
-        self.lanes.values().map(|lane| &lane.line).chain([&self.nowhere])
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes.values().chain([&self.nowhere])
     }
 
-    /// Returns the line of an endpoint, or of the Externals without one.
-    pub(crate) fn line_of<'a>(&'a self, lane: Option<&'a Lane>) -> &'a Line {
-        lane.map_or(&self.nowhere, |lane| &lane.line)
-    }
-
-    /// Returns the credential for an endpoint, if it needs one.
-    pub(crate) async fn credential(&self, lane: &Lane) -> Result<Option<Arc<Credential>>, SecretError> {
-        match &lane.transport.endpoint.credentials {
-            Some(credentials) => lane.credential.get(credentials, &self.secrets()).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Returns the way that an External may use.
-    pub(crate) fn lane(&self, name: &NamespacedName, external: &DynamicObject) -> Option<&Arc<Lane>> {
-        let lane = self.lanes.get(external.data["spec"]["endpoint"].as_str()?)?;
-        lane.allows(name.namespace.as_deref()?).then_some(lane)
-    }
-
-    pub(crate) fn line(&self, name: &NamespacedName, external: Option<&DynamicObject>) -> &Line {
-        let lane = external.and_then(|external| self.lane(name, external));
-        self.line_of(lane.map(|lane| &**lane))
+    /// Returns the lane of an External: that of its endpoint, if it may use it.
+    pub(crate) fn lane(&self, name: &NamespacedName, external: Option<&DynamicObject>) -> &Arc<Lane> {
+        let endpoint = external.and_then(|external| external.data["spec"]["endpoint"].as_str());
+        let lane = endpoint.and_then(|endpoint| self.lanes.get(endpoint));
+        let namespace = name.namespace.as_deref().unwrap_or_default();
+        let allows = |to: &Transport| to.endpoint.namespaces.contains(namespace);
+        lane.filter(|lane| lane.transport.as_ref().is_some_and(allows))
+            .unwrap_or(&self.nowhere)
     }
 
     /// Enqueues every External.
     pub(crate) fn enqueue_all(&self) {
         for name in self.externals.names() {
-            let Some(external) = self.externals.get(&name) else {
-                continue;
-            };
-            self.claim(&name, Some(&external));
-            self.line(&name, Some(&external))
-                .queue
-                .enqueue(&name, Trigger::Resync);
+            if let Some(external) = self.externals.get(&name) {
+                self.claim(&name, Some(&external));
+                let lane = self.lane(&name, Some(&external));
+                lane.queue.enqueue(&name, Trigger::Resync);
+            }
         }
     }
 
@@ -184,32 +153,26 @@ impl Context {
         let name = NamespacedName::of(object);
         let after = change.after().map(|it| &**it);
         self.claim(&name, after);
-        let asked = |object: &DynamicObject| {
-            let metadata = &object.metadata;
-            (
-                metadata.generation,
-                metadata.uid.clone(),
-                metadata.deletion_timestamp.clone(),
-                metadata.annotations.clone(),
-            )
+        let asks_the_same = |before: &Arc<DynamicObject>| {
+            let (old, new) = (&before.metadata, &object.metadata);
+            old.generation == new.generation
+                && old.uid == new.uid
+                && old.deletion_timestamp == new.deletion_timestamp
+                && old.annotations == new.annotations
         };
-        if let (Some(before), Some(after)) = (change.before(), after)
-            && asked(before) == asked(after)
-        {
-            return;
+        if after.is_none() || !change.before().is_some_and(asks_the_same) {
+            let lane = self.lane(&name, Some(object));
+            lane.queue.enqueue(&name, Trigger::Parent { version: None });
         }
-        self.line(&name, after.or(change.before().map(|it| &**it)))
-            .queue
-            .enqueue(&name, Trigger::Parent { version: None });
     }
 
     /// Records what an External claims, and enqueues who holds it next.
     fn claim(&self, name: &NamespacedName, external: Option<&DynamicObject>) {
-        let external = external.filter(|external| self.lane(name, external).is_some());
+        let external = external.filter(|_| self.lane(name, external).transport.is_some());
         if let Some(next) = self.holders.update(name, external) {
             let external = self.externals.get(&next);
-            let line = self.line(&next, external.as_deref());
-            line.queue.enqueue(&next, Trigger::Related);
+            let lane = self.lane(&next, external.as_deref());
+            lane.queue.enqueue(&next, Trigger::Related);
         }
     }
 
@@ -226,62 +189,40 @@ impl Context {
         lock(&self.memory).remove(name);
     }
 
-    /// Returns the ETag of an answer that was as it should be, when the same answer needs nothing.
-    pub(crate) fn known_etag(
-        &self,
-        name: &NamespacedName,
-        external: &DynamicObject,
-        spec: &Spec,
-    ) -> Option<String> {
-        let status = &external.data["status"];
-        let is_settled = has(external, "Ready", None) && spec.save.is_none() && status["secrets"].is_null();
-        let memory = lock(&self.memory);
-        let (generation, etag) = memory.get(name)?.etag.clone().filter(|_| is_settled)?;
-        (generation == external.metadata.generation).then_some(etag)
+    /// Accesses what is remembered of an External.
+    pub(crate) fn memory<T>(&self, name: &NamespacedName, access: impl FnOnce(&mut Memory) -> T) -> T {
+        access(lock(&self.memory).entry(name.clone()).or_default())
     }
 
-    pub(crate) fn know_etag(&self, name: &NamespacedName, external: &DynamicObject, etag: Option<String>) {
-        let etag = etag.map(|etag| (external.metadata.generation, etag));
-        lock(&self.memory).entry(name.clone()).or_default().etag = etag;
-    }
-
-    /// Writes the status after a reconcile, and returns when the next one is.
+    /// Writes the status after a reconcile, and returns after which time the next one is.
     pub(crate) async fn tell(
         &self,
         name: &NamespacedName,
         external: &DynamicObject,
-        seen: &Seen,
-        stop: Option<Stop>,
-    ) -> Next {
-        let failures = {
-            let mut memory = lock(&self.memory);
-            let memory = memory.entry(name.clone()).or_default();
-            memory.failures = if stop.is_some() {
-                memory.failures.saturating_add(1)
-            } else {
-                0
-            };
+        seen: &Map<String, Value>,
+        stop: Option<&Stop>,
+    ) -> Option<Duration> {
+        let lane = self.lane(name, Some(external));
+        let failures = self.memory(name, |memory| {
+            memory.failures = stop.map_or(0, |_| memory.failures.saturating_add(1));
             memory.failures
-        };
-        if let Some(stop) = &stop {
-            self.line(name, Some(external)).metrics.failed(stop.reason);
+        });
+        if let Some(stop) = stop {
+            lane.metrics.failed(stop.reason);
         }
         // The first of several failures may be the only one.
-        let passing = stop
-            .as_ref()
-            .is_some_and(|stop| !stop.is_stalled && stop.reason != "Differs");
-        let is_news = !(passing
-            && failures == 1
-            && has(external, "Ready", None)
-            && !is_terminating(external)
-            && !seen.is_set);
-        let spec = Spec::of(&external.data["spec"]);
-        let identity = stop.as_ref().is_none_or(|stop| stop.next != Next::OnChange);
-        let identity = spec.as_ref().ok().filter(|_| identity).map(Spec::identity);
-        let status = status(external, identity.as_deref(), seen, stop.as_ref()).filter(|_| is_news);
+        let may_pass = stop.is_some_and(|stop| !stop.is_stalled && stop.next != Next::Every);
+        let was_good =
+            has(external, READY, None) && !is_terminating(external) && !seen.contains_key("lastSet");
+        let is_news = !(may_pass && failures == 1 && was_good);
+        let spec = Spec::of(&external.data["spec"]).ok();
+        let next = stop.map_or(Next::Every, |stop| stop.next);
+        let identity = spec.as_ref().filter(|_| next != Next::OnChange);
+        let identity = identity.map(Spec::identity);
+        let status = status(external, identity.as_deref(), seen, stop).filter(|_| is_news);
         let mut told = None;
         if let Some(status) = status {
-            if let Some(stop) = &stop {
+            if let Some(stop) = stop {
                 info!(external = %name, reason = stop.reason, "{}", stop.message);
             }
             let metadata = &external.metadata;
@@ -293,74 +234,20 @@ impl Context {
             });
             match self.externals().apply_status(name, &body, FIELD_MANAGER).await {
                 Ok(object) => told = Some(self.record(name, object)),
-                Err(error) if error.is_not_found() || error.is_conflict() => return Next::OnChange,
+                Err(error) if error.is_not_found() || error.is_conflict() => return None,
                 Err(error) => {
                     warn!(external = %name, "{error}");
-                    return Next::Backoff(std::time::Duration::ZERO);
+                    return Some(delay(&BACKOFF, failures));
                 }
             }
         }
-        self.count(name, told.as_deref().unwrap_or(external));
-        stop.map_or(Next::Every, |stop| stop.next)
-    }
-
-    fn count(&self, name: &NamespacedName, external: &DynamicObject) {
-        let of = |type_: &'static str| {
-            let status = condition(external, type_)?["status"].as_str()?;
-            let status = ["True", "False", "Unknown"]
-                .into_iter()
-                .find(|known| *known == status)?;
-            Some((type_, status))
-        };
-        let since = condition(external, "Ready").filter(|ready| ready["status"] != "True");
-        let since = since.and_then(|ready| ready["lastTransitionTime"].as_str()?.parse::<Timestamp>().ok());
-        let conditions = ["Ready", "Reconciling", "Stalled"]
-            .into_iter()
-            .filter_map(of)
-            .collect();
-        let counted = self.line(name, Some(external)).parents.count(conditions, since);
-        lock(&self.memory).entry(name.clone()).or_default().counted = Some(counted);
-    }
-
-    /// Enqueues an External for when it is next.
-    pub(crate) fn schedule(&self, line: &Line, name: &NamespacedName, next: Next) {
-        let after = match next {
-            Next::OnChange | Next::Deposed => return,
-            Next::Every => {
-                let external = self.externals.get(name);
-                let spec = external.and_then(|external| Spec::of(&external.data["spec"]).ok());
-                let Some(spec) = spec else { return };
-                jittered(spec.every(), JITTER)
-            }
-            Next::Backoff(least) => {
-                let failures = lock(&self.memory).get(name).map_or(1, |memory| memory.failures);
-                delay(&BACKOFF, failures).max(least)
-            }
-        };
-        line.queue.enqueue_at(name, Instant::now() + after);
-    }
-}
-
-impl Line {
-    fn new(name: &str, instruments: &Instruments) -> Self {
-        let metrics = instruments.metrics.of(name, &external::kind());
-        let queue = Arc::new(Queue::new(WORKERS));
-        let gauge = Arc::downgrade(&queue);
-        metrics.queue(move || {
-            let queue = gauge.upgrade()?;
-            let (depth, longest) = queue.backlog();
-            Some(QueueState {
-                waiting: depth,
-                oldest: longest,
-                busy: queue.busy(),
-                workers: WORKERS,
-            })
-        });
-        Self {
-            queue,
-            name: name.to_owned(),
-            parents: metrics.parents(),
-            metrics,
+        let (conditions, unready_since) = labels(current(told.as_deref().unwrap_or(external)));
+        let counted = lane.parents.count(conditions, unready_since);
+        self.memory(name, |memory| memory.counted = Some(counted));
+        match next {
+            Next::OnChange | Next::Deposed => None,
+            Next::Every => spec.map(|spec| jittered(spec.every(), JITTER)),
+            Next::Backoff(least) => Some(delay(&BACKOFF, failures).max(least)),
         }
     }
 }

@@ -3,12 +3,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use hyper::header::{HeaderName, HeaderValue};
 use k8s_openapi::ByteString;
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::secrets::{Secret, SecretError, Secrets};
-use operator_host_config::endpoints::{Credentials, Form};
+use super::secrets;
+use super::status::Stop;
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_config::endpoints::{Endpoint, Form};
 use operator_host_core::sync::lock;
 
 /// How long what was read is used. A server that refuses it ends that.
@@ -20,7 +23,7 @@ const SHORTEST: usize = 4;
 pub(crate) struct Credential {
     pub(crate) header: HeaderName,
     pub(crate) value: HeaderValue,
-    secret: Vec<String>,
+    hidden: Vec<String>,
 }
 
 /// The credential of an endpoint as it was last read.
@@ -28,23 +31,23 @@ pub(crate) struct Credential {
 pub(crate) struct Kept(Mutex<Option<(Instant, Arc<Credential>)>>);
 
 impl Kept {
-    /// Returns the credential.
-    ///
-    /// # Errors
-    /// Why it cannot be read or sent.
+    /// Returns the credential for an endpoint, if it needs one.
     pub(crate) async fn get(
         &self,
-        of: &Credentials,
-        secrets: &Secrets<'_>,
-    ) -> Result<Arc<Credential>, SecretError> {
+        endpoint: &Endpoint,
+        secrets: &ResourceClient<'_>,
+    ) -> Result<Option<Arc<Credential>>, Stop> {
+        let Some(of) = &endpoint.credentials else {
+            return Ok(None);
+        };
         let known = lock(&self.0).clone();
         if let Some((_, credential)) = known.filter(|(read, _)| read.elapsed() < KEPT) {
-            return Ok(credential);
+            return Ok(Some(credential));
         }
-        let secret = secrets.read(&of.namespace, &of.name).await?;
-        let credential = Arc::new(credential(of, &secret)?);
+        let secret = secrets::read(secrets, &of.namespace, &of.name).await?;
+        let credential = Arc::new(Credential::new(&of.form, &secret)?);
         *lock(&self.0) = Some((Instant::now(), Arc::clone(&credential)));
-        Ok(credential)
+        Ok(Some(credential))
     }
 
     /// Reads it again the next time. Returns whether it is older than a moment, so that reading it may help.
@@ -54,44 +57,44 @@ impl Kept {
     }
 }
 
-fn credential(of: &Credentials, secret: &Secret) -> Result<Credential, SecretError> {
-    let value = |key: &str| {
-        secret
-            .value(key)
-            .map(|text| text.trim_end_matches(['\n', '\r']).to_owned())
-    };
-    let (header, text, hidden) = match &of.form {
-        Form::Header(name, key) => {
-            let token = value(key)?;
-            let name = HeaderName::try_from(name.as_str());
-            (
-                name.map_err(|_| secret.unusable("cannot be sent"))?,
-                token.clone(),
-                vec![token],
-            )
-        }
-        Form::Bearer(key) => {
-            let token = value(key)?;
-            (AUTHORIZATION, format!("Bearer {token}"), vec![token])
-        }
-        Form::Basic => {
-            let (user, password) = (value("username")?, value("password")?);
-            let encoded = json!(ByteString(format!("{user}:{password}").into_bytes()));
-            let encoded = encoded.as_str().unwrap_or_default().to_owned();
-            (AUTHORIZATION, format!("Basic {encoded}"), vec![password, encoded])
-        }
-    };
-    let mut value = HeaderValue::try_from(text)
-        .map_err(|_| secret.unusable("has a value with characters that a header cannot have"))?;
-    value.set_sensitive(true);
-    Ok(Credential {
-        header,
-        value,
-        secret: hidden,
-    })
-}
-
 impl Credential {
+    fn new(form: &Form, secret: &DynamicObject) -> Result<Self, Stop> {
+        let value = |key: &str| {
+            secrets::value(secret, key).map(|text| text.trim_end_matches(['\n', '\r']).to_owned())
+        };
+        let (header, text, hidden) = match form {
+            Form::Header(name, key) => {
+                let token = value(key)?;
+                (name.as_str(), token.clone(), vec![token])
+            }
+            Form::Bearer(key) => {
+                let token = value(key)?;
+                ("authorization", format!("Bearer {token}"), vec![token])
+            }
+            Form::Basic => {
+                let (user, password) = (value("username")?, value("password")?);
+                let encoded = json!(ByteString(format!("{user}:{password}").into_bytes()));
+                let encoded = encoded.as_str().unwrap_or_default().to_owned();
+                (
+                    "authorization",
+                    format!("Basic {encoded}"),
+                    vec![password, encoded],
+                )
+            }
+        };
+        let header = HeaderName::try_from(header);
+        let header = header.map_err(|_| secrets::unusable(secret, "cannot be sent"))?;
+        let mut value = HeaderValue::try_from(text).map_err(|_| {
+            secrets::unusable(secret, "has a value with characters that a header cannot have")
+        })?;
+        value.set_sensitive(true);
+        Ok(Self {
+            header,
+            value,
+            hidden,
+        })
+    }
+
     /// Reports whether a value contains the credential: a server may send back what it was sent.
     pub(crate) fn is_in(&self, value: &Value) -> bool {
         match value {
@@ -105,7 +108,7 @@ impl Credential {
     }
 
     fn is_within(&self, text: &str) -> bool {
-        let all = self.secret.iter().filter(|secret| secret.len() >= SHORTEST);
-        all.into_iter().any(|secret| text.contains(secret.as_str()))
+        let mut hidden = self.hidden.iter().filter(|hidden| hidden.len() >= SHORTEST);
+        hidden.any(|hidden| text.contains(hidden))
     }
 }

@@ -1,10 +1,12 @@
 //! The file of endpoints, and the authorities that it names: read again when they change.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::connector::connector;
+use rustls::ClientConfig;
+
+use super::connector::tls;
 use operator_host_cluster::renewed::Source;
-use operator_host_cluster::term::Term;
 use operator_host_config::endpoints::{Endpoint, EndpointsConfig};
 use operator_host_core::files;
 
@@ -14,22 +16,23 @@ const LIMIT: usize = 1 << 20;
 /// Where it is.
 pub(crate) struct File(pub(crate) PathBuf);
 
-/// What it says.
-pub(crate) struct Loaded {
-    /// Each endpoint with the text of its authorities.
-    pub(crate) endpoints: Vec<(Endpoint, Option<Vec<u8>>)>,
-}
-
-type Contents = (String, Vec<Option<Vec<u8>>>);
+/// What it says: each endpoint, with whom it trusts.
+pub(crate) type Loaded = Vec<(Arc<Endpoint>, ClientConfig)>;
 
 impl File {
-    fn parse(&self, text: &str) -> Result<EndpointsConfig, String> {
-        EndpointsConfig::parse(&self.0, text).map_err(|error| error.to_string())
+    fn parse(&self, text: &str) -> Result<Vec<Endpoint>, String> {
+        let config = EndpointsConfig::parse(&self.0, text).map_err(|error| error.to_string())?;
+        Ok(config.endpoints)
     }
 }
 
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    files::read(path, LIMIT).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
 impl Source for File {
-    type Contents = Contents;
+    /// The texts of the file and of the authorities of each endpoint.
+    type Contents = (String, Vec<Option<Vec<u8>>>);
     type Value = Loaded;
     type Error = String;
 
@@ -37,31 +40,24 @@ impl Source for File {
         format!("the file of endpoints {}", self.0.display())
     }
 
-    fn read(&self) -> Result<Contents, String> {
-        let read = |path: &PathBuf| {
-            files::read(path, LIMIT).map_err(|error| format!("cannot read {}: {error}", path.display()))
-        };
+    fn read(&self) -> Result<Self::Contents, String> {
         let text = String::from_utf8(read(&self.0)?).map_err(|_| "it is not UTF-8".to_owned())?;
-        let config = self.parse(&text)?;
-        let authorities = config
-            .endpoints
-            .iter()
-            .map(|endpoint| endpoint.certificate_authority.as_ref());
+        let endpoints = self.parse(&text)?;
+        let authorities = endpoints.iter().map(|it| it.certificate_authority.as_deref());
         let authorities = authorities.map(|path| path.map(read).transpose());
-        Ok((text, authorities.collect::<Result<_, _>>()?))
+        let authorities = authorities.collect::<Result<_, _>>()?;
+        Ok((text, authorities))
     }
 
-    fn make(&self, (text, authorities): &Contents, _: Option<&Loaded>) -> Result<Loaded, String> {
-        let endpoints = self
-            .parse(text)?
-            .endpoints
-            .into_iter()
-            .zip(authorities.iter().cloned());
-        let endpoints: Vec<_> = endpoints.collect();
-        for (endpoint, authority) in &endpoints {
-            connector(endpoint, authority.as_deref(), &[], &Term::endless())
-                .map_err(|why| format!("`certificateAuthority` of endpoint {:?}: {why}", endpoint.name))?;
-        }
-        Ok(Loaded { endpoints })
+    fn make(&self, (text, authorities): &Self::Contents, _: Option<&Loaded>) -> Result<Loaded, String> {
+        let each = self.parse(text)?.into_iter().zip(authorities);
+        let each = each.map(|(endpoint, authority)| match tls(authority.as_deref()) {
+            Ok(tls) => Ok((Arc::new(endpoint), tls)),
+            Err(why) => Err(format!(
+                "`certificateAuthority` of endpoint {:?}: {why}",
+                endpoint.name
+            )),
+        });
+        each.collect()
     }
 }

@@ -1,15 +1,17 @@
 //! Who holds what is outside: of several Externals for the same endpoint and path, the oldest.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
 use kube::core::DynamicObject;
 
+use super::spec::identity;
 use operator_host_core::object::NamespacedName;
 use operator_host_core::sync::lock;
 
-/// The age of an External, and who it is. The smallest holds.
-type Claim = (String, String, NamespacedName);
+/// What an External claims, since when it exists, and its UID: two of the same second are ordered by that, for every replica
+/// alike. Of those with the same identity, the first holds.
+type Claim = [String; 3];
 
 /// Who claims what. Those that only read claim nothing.
 #[derive(Default)]
@@ -17,9 +19,18 @@ pub(crate) struct Holders(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    claims: BTreeMap<String, BTreeSet<Claim>>,
+    claims: BTreeMap<Claim, NamespacedName>,
     /// What each External claims.
-    of: HashMap<NamespacedName, (String, Claim)>,
+    of: HashMap<NamespacedName, Claim>,
+}
+
+impl State {
+    /// Returns who holds what a claim is about.
+    fn holder(&self, [identity, ..]: &Claim) -> Option<&NamespacedName> {
+        let least = [identity.clone(), String::new(), String::new()];
+        let (first, holder) = self.claims.range(least..).next()?;
+        (first[0] == *identity).then_some(holder)
+    }
 }
 
 impl Holders {
@@ -31,27 +42,17 @@ impl Holders {
         external: Option<&DynamicObject>,
     ) -> Option<NamespacedName> {
         let mut state = lock(&self.0);
-        let claim = external.and_then(|external| Some((identity(external)?, claim(name, external))));
+        let claim = external.and_then(claim);
         if state.of.get(name) == claim.as_ref() {
             return None;
         }
-        let mut next = None;
-        if let Some((identity, claim)) = state.of.remove(name)
-            && let Some(claims) = state.claims.get_mut(&identity)
-        {
-            claims.remove(&claim);
-            next = claims.first().map(|(_, _, name)| name.clone());
-            if claims.is_empty() {
-                state.claims.remove(&identity);
-            }
-        }
-        if let Some((identity, claim)) = claim {
-            state
-                .claims
-                .entry(identity.clone())
-                .or_default()
-                .insert(claim.clone());
-            state.of.insert(name.clone(), (identity, claim));
+        let next = state.of.remove(name).and_then(|old| {
+            state.claims.remove(&old);
+            state.holder(&old).cloned()
+        });
+        if let Some(claim) = claim {
+            state.claims.insert(claim.clone(), name.clone());
+            state.of.insert(name.clone(), claim);
         }
         next
     }
@@ -59,36 +60,25 @@ impl Holders {
     /// Returns who holds what an External claims, unless it does so itself.
     pub(crate) fn other(&self, name: &NamespacedName) -> Option<NamespacedName> {
         let state = lock(&self.0);
-        let (identity, _) = state.of.get(name)?;
-        let (_, _, holder) = state.claims.get(identity)?.first()?;
+        let holder = state.holder(state.of.get(name)?)?;
         (holder != name).then(|| holder.clone())
     }
 }
 
-fn claim(name: &NamespacedName, external: &DynamicObject) -> Claim {
-    let metadata = &external.metadata;
-    // Two of the same second are ordered by their UIDs, for every replica alike.
-    let created = metadata
-        .creation_timestamp
-        .as_ref()
-        .map(|time| time.0.to_string());
-    (
-        created.unwrap_or_default(),
-        metadata.uid.clone().unwrap_or_default(),
-        name.clone(),
-    )
-}
-
 /// Returns what an External claims: what it sets or unsets. Once it has an identity, a change of the spec claims nothing else.
-fn identity(external: &DynamicObject) -> Option<String> {
-    let spec = &external.data["spec"];
-    let is_writer = !spec["set"].is_null() || !spec["unset"].is_null();
-    let first = external.data["status"]["identity"].as_str().map(str::to_owned);
-    let of = || {
-        let path = spec["observe"]["path"].as_str()?;
-        Some(super::spec::identity(spec["endpoint"].as_str()?, path))
+fn claim(external: &DynamicObject) -> Option<Claim> {
+    let (metadata, spec) = (&external.metadata, &external.data["spec"]);
+    if spec["set"].is_null() && spec["unset"].is_null() {
+        return None;
+    }
+    let identity = match external.data["status"]["identity"].as_str() {
+        Some(first) => first.to_owned(),
+        None => identity(spec["endpoint"].as_str()?, spec["observe"]["path"].as_str()?),
     };
-    first.or_else(of).filter(|_| is_writer)
+    let created = metadata.creation_timestamp.as_ref();
+    let created = created.map(|time| time.0.to_string());
+    let uid = metadata.uid.clone();
+    Some([identity, created.unwrap_or_default(), uid.unwrap_or_default()])
 }
 
 #[cfg(test)]

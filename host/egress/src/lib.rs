@@ -31,14 +31,12 @@ use tokio::net::lookup_host;
 use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::field::Empty;
-use tracing::{Instrument as _, error, info, info_span, warn};
+use tracing::{Instrument as _, Span, error, info, info_span, warn};
 
-use self::context::{Context, Lane, Line, WORKERS};
+use self::context::{Context, Lane, WORKERS};
 use self::file::{File, Loaded};
 use self::reconcile::reconcile;
-use self::status::Next;
-use operator_host_cluster::cache::{CachePolicy, Change, KeepPolicy, SharedCache, Subscriber, WatchState};
+use operator_host_cluster::cache::{CachePolicy, KeepPolicy, SharedCache, Subscriber, WatchState};
 use operator_host_cluster::client::{ClientError, Connection, Pace};
 use operator_host_cluster::discovery::{Discovery, ResolvedKind};
 use operator_host_cluster::kind_reflectors::KindReflectors;
@@ -46,13 +44,14 @@ use operator_host_cluster::renewed::Renewed;
 use operator_host_cluster::term::Term;
 use operator_host_config::endpoints::EndpointsConfig;
 use operator_host_config::external;
-use operator_host_core::object::NamespacedName;
-use operator_host_core::object::Provenance;
+use operator_host_core::object::{NamespacedName, Provenance};
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::Instruments;
 use operator_host_lease::Leadership;
 use operator_host_telemetry::trace;
 
+/// The name of the Events where the host has none.
+const PROGRAM: &str = "operator-host-egress";
 /// How often the file of endpoints is compared.
 const COMPARE: Duration = Duration::from_secs(1);
 /// How long to wait before the kind is looked for again.
@@ -61,71 +60,47 @@ const LOOK: Duration = Duration::from_secs(2);
 const LOOK_UP: Duration = Duration::from_secs(5);
 /// How long requests in progress may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
+/// After which time an External whose reconcile panicked is next.
+const PANICKED: Duration = Duration::from_secs(60);
 /// The average and the burst of writes to the API server a second.
 const WRITES: (u32, u32) = (200, 1000);
 
-/// What the command line says.
-pub struct Setup {
-    /// The file of endpoints.
-    pub file: PathBuf,
-    /// What it says at the start.
-    pub config: EndpointsConfig,
-    /// The unique identity of this process.
-    pub identity: String,
-}
-
-/// Carries out Externals until `stop`.
+/// Carries out Externals until `stop`. `config` is what the file of endpoints says at the start, and `identity` unique.
 ///
 /// # Errors
 /// When the connection to the API server cannot be used, or a file that the file of endpoints names.
 pub async fn run(
-    setup: Setup,
+    file: PathBuf,
+    config: &EndpointsConfig,
+    identity: &str,
     connection: Arc<Connection>,
     instruments: Instruments,
     stop: CancellationToken,
 ) -> Result<(), EgressError> {
-    let file = Renewed::new(File(setup.file)).map_err(EgressError::File)?;
+    let file = Renewed::new(File(file)).map_err(EgressError::File)?;
     let (client, watch_client) = (connection.client()?, connection.watch_client()?);
-    let kinds = Arc::new(Discovery::new(
-        watch_client.clone(),
-        Arc::clone(&instruments.metrics),
-    ));
-    let watches = SharedCache::new(watch_client, Arc::clone(&kinds), Arc::clone(&instruments.metrics));
+    let metrics = &instruments.metrics;
+    let kinds = Arc::new(Discovery::new(watch_client.clone(), Arc::clone(metrics)));
+    let watches = SharedCache::new(watch_client, Arc::clone(&kinds), Arc::clone(metrics));
     let all = CachePolicy {
         all: true,
         ..CachePolicy::default()
     };
     watches.keep(KeepPolicy::from([(external::kind(), all)]));
-    let election = &setup.config.leadership;
-    let leadership = Leadership::start(
-        election,
-        &connection,
-        &setup.identity,
-        "operator-host-egress",
-        &instruments,
-    )?;
+    let leadership = Leadership::start(&config.leadership, &connection, identity, PROGRAM, &instruments)?;
     let events = leadership.events().clone();
     let limits = Arc::new(leadership.factory().write_limits(Pace::new(WRITES.0, WRITES.1)));
     let writer = leadership.factory().writer(None)?.limited(&limits);
     let work = async {
-        let (kind, externals) = found(&kinds, &watches, &setup.config.namespaces).await;
+        let (kind, externals) = found(&kinds, &watches, &config.namespaces).await;
         instruments.health.applied();
-        info!(
-            externals = externals.names().len(),
-            "ready to carry out Externals"
-        );
+        let count = externals.names().len();
+        info!(externals = count, "ready to carry out Externals");
         loop {
             let loaded = file.current();
-            let reserved = reserved(&connection).await;
+            let reserved = reserved(&connection).await.into();
             let (kind, externals) = (Arc::clone(&kind), Arc::clone(&externals));
-            let context = Context::new(
-                externals,
-                kind,
-                &loaded,
-                &reserved,
-                writer.clone(),
-                instruments.clone(),
-            );
+            let context = Context::new(externals, kind, &loaded, &reserved, &writer, &instruments);
             tokio::select! {
                 () = writer.term.begun() => lead(Arc::new(context), &writer.term, &file, &loaded, &stop).await,
                 () = changed(&file, &loaded) => {}
@@ -168,11 +143,12 @@ async fn found(
     let kind = loop {
         match kinds.resolve(&external::kind()).await {
             Ok(kind) => break kind,
-            Err(error) if !std::mem::replace(&mut said, true) => {
+            Err(_) if said => {}
+            Err(error) => {
                 warn!("{error}; install manifests/crds/externals.operator-host.dev.yaml; waiting for it");
             }
-            Err(_) => {}
         }
+        said = true;
         sleep(LOOK).await;
     };
     let watch = |namespace: Option<&str>| watches.watch(&external::kind(), namespace);
@@ -193,10 +169,9 @@ async fn found(
 /// Returns the addresses of the API server.
 async fn reserved(connection: &Connection) -> Vec<IpAddr> {
     let server = connection.server();
-    let hosts = server.host().map(|host| host.trim_matches(['[', ']']).to_owned());
-    let hosts = hosts.into_iter().chain(std::env::var("KUBERNETES_SERVICE_HOST"));
+    let host = server.host().map(|host| host.trim_matches(['[', ']']).to_owned());
     let mut found = Vec::new();
-    for host in hosts {
+    for host in host.into_iter().chain(std::env::var("KUBERNETES_SERVICE_HOST")) {
         if let Ok(Ok(addresses)) = timeout(LOOK_UP, lookup_host((host, 443))).await {
             found.extend(addresses.map(|address| address.ip()));
         }
@@ -222,22 +197,20 @@ async fn lead(
 ) {
     let stay = term.stay();
     let weak = Arc::downgrade(&context);
-    let changed_object = move |change: &Change<'_>| {
+    let subscriber: Subscriber = Arc::new(move |_, change| {
         if let Some(context) = weak.upgrade() {
             context.changed(change);
         }
-    };
-    let subscriber: Subscriber = Arc::new(move |_, change| changed_object(change));
+    });
     let watches = context.externals.all().into_iter();
     let subscriptions: Vec<_> = watches
         .map(|watch| watch.subscribe(Arc::clone(&subscriber)))
         .collect();
     context.enqueue_all();
     let workers = TaskTracker::new();
-    let lanes = context.lanes.values().map(|lane| Some(Arc::clone(lane)));
-    for lane in lanes.chain([None]) {
+    for lane in context.lanes() {
         for _ in 0..WORKERS {
-            workers.spawn(work(Arc::clone(&context), lane.clone()));
+            workers.spawn(work(Arc::clone(&context), Arc::clone(lane)));
         }
     }
     workers.close();
@@ -246,73 +219,67 @@ async fn lead(
         () = changed(file, loaded) => {}
         () = stop.cancelled() => {}
     }
-    context.lines().for_each(|line| line.queue.close());
+    context.lanes().for_each(|lane| lane.queue.close());
     workers.wait().await;
     drop(subscriptions);
     drop(stay);
 }
 
-/// Reconciles the Externals of one endpoint, or those without one.
-async fn work(context: Arc<Context>, lane: Option<Arc<Lane>>) {
-    let line = context.line_of(lane.as_deref());
-    while let Some(work) = line.queue.next().await {
-        let name = work.parent.clone();
-        let next = process(&context, line, work).await;
-        context.schedule(line, &name, next);
-        line.queue.done(&name, |_| false);
+/// Reconciles the Externals of one lane.
+async fn work(context: Arc<Context>, lane: Arc<Lane>) {
+    while let Some(work) = lane.queue.next().await {
+        if let Some(after) = process(&context, &lane, &work).await {
+            lane.queue.enqueue_at(&work.parent, Instant::now() + after);
+        }
+        lane.queue.done(&work.parent, |_| false);
     }
 }
 
-async fn process(context: &Arc<Context>, line: &Line, work: Work) -> Next {
-    // The External of this name may be another one by now: only its own line has it, so that it never runs twice at a time.
+/// Reconciles an External; returns after which time it is next.
+async fn process(context: &Arc<Context>, lane: &Arc<Lane>, work: &Work) -> Option<Duration> {
+    // The External of this name may be another one by now: only its own lane has it, so that it never runs twice at a time.
     if let Some(external) = context.externals.get(&work.parent) {
-        let own = context.line(&work.parent, Some(&external));
-        if !std::ptr::eq(own, line) {
+        let own = context.lane(&work.parent, Some(&external));
+        if !Arc::ptr_eq(own, lane) {
             own.queue.enqueue(&work.parent, Trigger::Related);
-            return Next::OnChange;
+            return None;
         }
     }
     let (waited, started) = (work.since.elapsed(), Instant::now());
-    let trigger = work.reasons.first().map_or("none", |reason| reason.as_str());
-    let root = root_span(context, line, &work.parent, trigger);
-    let span = info_span!("reconcile", endpoint = line.name, external = %work.parent);
+    let trigger = work.reasons.first().map_or("none", Trigger::as_str);
+    let root = root_span(context, lane, &work.parent, trigger);
+    let span = info_span!("reconcile", endpoint = lane.name, external = %work.parent);
     // Spawn a task, so that a panic ends this reconcile and not the worker.
-    let running = {
-        let (context, root) = (Arc::clone(context), root.clone());
-        let name = work.parent.clone();
-        tokio::spawn(async move { trace::around(&root, reconcile(&context, &name)).await }.instrument(span))
-    };
-    let next = running.await.unwrap_or_else(|panic| {
+    let (context, name) = (Arc::clone(context), work.parent.clone());
+    let running = async move { trace::around(&root, reconcile(&context, &name)).await };
+    let next = tokio::spawn(running.instrument(span)).await;
+    let next = next.unwrap_or_else(|panic| {
         error!(external = %work.parent, %panic, "internal error: a reconcile panicked; please report it");
-        Next::Backoff(Duration::from_secs(60))
+        Some(PANICKED)
     });
-    line.metrics.reconciled(trigger, waited, started.elapsed());
+    lane.metrics.reconciled(trigger, waited, started.elapsed());
     next
 }
 
 /// Creates the root span of one reconcile. It is linked to the reconcile that wants the External.
-fn root_span(context: &Context, line: &Line, name: &NamespacedName, trigger: &'static str) -> tracing::Span {
+fn root_span(context: &Context, lane: &Lane, name: &NamespacedName, trigger: &'static str) -> Span {
     let external = context.externals.get(name);
     let made = external.as_deref().and_then(Provenance::of);
     let cause = made.and_then(|made| trace::of_header(made.trace?));
+    let (generation, uid) = made.and_then(|made| made.parent).unzip();
     context.instruments.tracer.root(cause, || {
-        let span = info_span!(
+        info_span!(
             target: trace::TARGET,
             parent: None,
             "reconcile",
-            operator.endpoint = line.name,
+            operator.endpoint = lane.name,
             operator.trigger = trigger,
             operator.plugin.digest = made.map(|made| made.digest),
-            operator.parent.uid = Empty,
-            operator.parent.generation = Empty,
+            operator.parent.uid = uid,
+            operator.parent.generation = generation,
             k8s.object.kind = external::KIND,
             k8s.object.name = name.name,
             k8s.namespace.name = name.namespace.as_deref(),
-        );
-        if let Some((generation, uid)) = made.and_then(|made| made.parent) {
-            span.record("operator.parent.uid", uid);
-            span.record("operator.parent.generation", generation);
-        }
-        span
+        )
     })
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use serde_json::{Number, Value};
 
 /// The most values that one comparison looks at. Lists in any order take many.
-const MOST: u32 = 4_000_000;
+const MOST: usize = 4_000_000;
 
 /// Returns the JSON pointer of the first value in `wanted` that the answer does not contain; `None` when it contains all.
 ///
@@ -13,15 +13,19 @@ const MOST: u32 = 4_000_000;
 /// elements contains a different one of the other's, in any order. `null` is contained in null and in what is absent.
 pub(crate) fn difference(wanted: &Value, answer: &Value) -> Option<String> {
     let fuel = Cell::new(MOST);
-    let mut path = String::new();
-    (!contains(wanted, answer, &fuel)).then(|| {
-        fuel.set(MOST);
-        first(wanted, answer, &fuel, &mut path);
-        path
-    })
+    if contains(wanted, answer, &fuel) {
+        return None;
+    }
+    fuel.set(MOST);
+    let (mut path, mut part) = (String::new(), (wanted, answer));
+    while let Some((key, deeper)) = first(part, &fuel) {
+        path = path + "/" + &key;
+        part = deeper;
+    }
+    Some(path)
 }
 
-fn contains(wanted: &Value, answer: &Value, fuel: &Cell<u32>) -> bool {
+fn contains(wanted: &Value, answer: &Value, fuel: &Cell<usize>) -> bool {
     if !spend(1, fuel) {
         return false;
     }
@@ -41,85 +45,70 @@ fn contains(wanted: &Value, answer: &Value, fuel: &Cell<u32>) -> bool {
 }
 
 /// Takes the cost of some steps; returns whether there was enough left.
-fn spend(steps: usize, fuel: &Cell<u32>) -> bool {
-    let left = u32::try_from(steps)
-        .ok()
-        .and_then(|steps| fuel.get().checked_sub(steps));
+fn spend(steps: usize, fuel: &Cell<usize>) -> bool {
+    let left = fuel.get().checked_sub(steps);
     fuel.set(left.unwrap_or_default());
     left.is_some()
 }
 
-/// Writes where the first difference is.
-fn first(wanted: &Value, answer: &Value, fuel: &Cell<u32>, path: &mut String) {
-    let deeper = match (wanted, answer) {
+/// A part of what is wanted, and what the answer has there.
+type Part<'a> = (&'a Value, &'a Value);
+
+/// Returns the first part within one that the answer does not contain, and its key in a pointer.
+fn first<'a>(part: Part<'a>, fuel: &Cell<usize>) -> Option<(String, Part<'a>)> {
+    match part {
         (Value::Object(wanted), Value::Object(answer)) => {
             let of = |key: &String| answer.get(key).unwrap_or(&Value::Null);
-            let found = wanted
-                .iter()
-                .find(|(key, wanted)| !contains(wanted, of(key), fuel));
-            found.map(|(key, wanted)| (key.replace('~', "~0").replace('/', "~1"), wanted, of(key)))
+            let mut fields = wanted.iter().map(|(key, wanted)| (key, (wanted, of(key))));
+            let (key, part) = fields.find(|(_, (wanted, answer))| !contains(wanted, answer, fuel))?;
+            Some((key.replace('~', "~0").replace('/', "~1"), part))
         }
         (Value::Array(wanted), Value::Array(answer)) if wanted.len() == answer.len() => {
             let lacks = |wanted: &Value| !answer.iter().any(|answer| contains(wanted, answer, fuel));
-            let found = wanted
-                .iter()
-                .zip(answer)
-                .enumerate()
-                .find(|(_, (wanted, _))| lacks(wanted));
-            found.map(|(index, (wanted, answer))| (index.to_string(), wanted, answer))
+            let mut parts = wanted.iter().zip(answer).enumerate();
+            let (index, part) = parts.find(|(_, (wanted, _))| lacks(wanted))?;
+            Some((index.to_string(), part))
         }
         _ => None,
-    };
-    if let Some((key, wanted, answer)) = deeper {
-        path.push('/');
-        path.push_str(&key);
-        first(wanted, answer, fuel, path);
     }
 }
 
 /// Reports whether each wanted element can have an element of its own: a matching in a bipartite graph.
-fn is_matching(wanted: &[Value], answer: &[Value], fuel: &Cell<u32>) -> bool {
+fn is_matching(wanted: &[Value], answer: &[Value], fuel: &Cell<usize>) -> bool {
+    let fits = |of: usize, index: usize| contains(&wanted[of], &answer[index], fuel);
     // Which wanted element each element of the answer is taken by.
     let mut taken: Vec<Option<usize>> = vec![None; answer.len()];
     (0..wanted.len()).all(|start| {
         // Most lists have the same order as before.
-        if taken[start].is_none() && contains(&wanted[start], &answer[start], fuel) {
+        if taken[start].is_none() && fits(start, start) {
             taken[start] = Some(start);
             return true;
         }
-        spend(answer.len(), fuel) && augment(start, wanted, answer, &mut taken, fuel)
+        spend(answer.len(), fuel) && augment(start, &mut taken, fits)
     })
 }
 
 /// Finds an element for one more wanted element, by a search in breadth along those that are taken.
-fn augment(
-    start: usize,
-    wanted: &[Value],
-    answer: &[Value],
-    taken: &mut [Option<usize>],
-    fuel: &Cell<u32>,
-) -> bool {
-    let mut came_from: Vec<Option<usize>> = vec![None; answer.len()];
+fn augment(start: usize, taken: &mut [Option<usize>], fits: impl Fn(usize, usize) -> bool) -> bool {
+    let mut came_from: Vec<Option<usize>> = vec![None; taken.len()];
     let mut next = vec![start];
     while let Some(of) = next.pop() {
-        for index in 0..answer.len() {
-            if came_from[index].is_some() || !contains(&wanted[of], &answer[index], fuel) {
+        for index in 0..taken.len() {
+            if came_from[index].is_some() || !fits(of, index) {
                 continue;
             }
             came_from[index] = Some(of);
-            match taken[index] {
-                Some(other) => next.push(other),
-                None => {
-                    let mut free = Some(index);
-                    while let Some(index) = free {
-                        let of = came_from[index];
-                        let before = taken.iter().position(|it| of.is_some() && *it == of);
-                        taken[index] = of;
-                        free = before.filter(|_| of != Some(start));
-                    }
-                    return true;
-                }
+            if let Some(other) = taken[index] {
+                next.push(other);
+                continue;
             }
+            // Each on the way here moves on, the last one first.
+            let mut free = Some(index);
+            while let Some(index) = free {
+                free = taken.iter().position(|other| *other == came_from[index]);
+                taken[index] = came_from[index];
+            }
+            return true;
         }
     }
     false

@@ -28,10 +28,10 @@ const HEADERS: [&str; 3] = ["Accept", "Content-Type", "If-Match"];
 
 /// The `spec` of an External.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Spec {
     pub(crate) endpoint: String,
-    pub(crate) observe: Observe,
+    pub(crate) observe: Request,
     pub(crate) matches: Option<Value>,
     pub(crate) set: Option<Request>,
     pub(crate) unset: Option<Request>,
@@ -43,15 +43,8 @@ pub(crate) struct Spec {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Observe {
-    pub(crate) path: String,
-    #[serde(default)]
-    pub(crate) headers: BTreeMap<String, String>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Request {
+    #[serde(default = "get")]
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) body: Option<Value>,
@@ -66,59 +59,54 @@ pub(crate) struct Save {
     pub(crate) entries: BTreeMap<String, String>,
 }
 
+const fn get() -> Method {
+    Method::Get
+}
+
 impl Spec {
-    /// Reads a spec.
-    ///
-    /// # Errors
-    /// What is wrong, with the field.
+    /// Reads a spec. The error is what is wrong, with the field.
     pub(crate) fn of(spec: &Value) -> Result<Self, String> {
         let read: Self = serde_path_to_error::deserialize(spec).map_err(|error| {
             // The text of an error may quote a value, which may be a password.
-            let path = error.path().to_string();
-            let path = if path == "." {
-                String::new()
-            } else {
-                format!(".{path}")
+            let path = match error.path().to_string().as_str() {
+                "." => "spec".to_owned(),
+                path => format!("spec.{path}"),
             };
-            format!("`spec{path}` is missing, unknown or of another type")
+            format!("`{path}` is missing, unknown or of another type")
         })?;
         read.check()?;
         Ok(read)
     }
 
     fn check(&self) -> Result<(), String> {
-        let field = |field: &str, problem: Option<String>| match problem {
-            Some(problem) => Err(format!("`spec.{field}`: {problem}")),
-            None => Ok(()),
+        let field = |field: &str, problem: Option<String>| {
+            problem.map_or(Ok(()), |problem| Err(format!("`spec.{field}`: {problem}")))
         };
-        field("observe.path", path_problem(&self.observe.path))?;
-        field("observe.headers", header_problem(&self.observe.headers))?;
-        let too_deep = |value: Option<&Value>| {
-            let is_deep = value.is_some_and(|value| is_deeper(value, MAX_DEPTH));
+        let too_deep = |value: &Option<Value>| {
+            let is_deep = value.as_ref().is_some_and(|value| is_deeper(value, MAX_DEPTH));
             is_deep.then(|| format!("it has more than {MAX_DEPTH} levels"))
         };
-        field("matches", too_deep(self.matches.as_ref()))?;
-        for (name, request) in [("set", &self.set), ("unset", &self.unset)] {
+        field("matches", too_deep(&self.matches))?;
+        let (observe, set, unset) = (Some(&self.observe), self.set.as_ref(), self.unset.as_ref());
+        for (name, request) in [("observe", observe), ("set", set), ("unset", unset)] {
             let Some(request) = request else { continue };
+            let is_wrong = (request.method == Method::Get) != (name == "observe");
+            let method = is_wrong.then(|| format!("it cannot be {}", request.method.as_str()));
             field(&format!("{name}.path"), path_problem(&request.path))?;
             field(&format!("{name}.headers"), header_problem(&request.headers))?;
-            field(&format!("{name}.body"), too_deep(request.body.as_ref()))?;
-            let get = request.method == Method::Get;
-            field(
-                &format!("{name}.method"),
-                get.then(|| "it cannot be GET".to_owned()),
-            )?;
+            field(&format!("{name}.body"), too_deep(&request.body))?;
+            field(&format!("{name}.method"), method)?;
         }
-        let unset = self.unset.as_ref().and_then(|unset| unset.body.as_ref());
-        let has_secret = unset.is_some_and(has_placeholder);
+        let has_body = self.observe.body.is_some();
+        field("observe.body", has_body.then(|| "GET has none".to_owned()))?;
+        let body = unset.and_then(|unset| unset.body.as_ref());
+        let has_secret = body.is_some_and(has_placeholder);
         let why = "it cannot have `{{secret …}}`: the Secret may be gone when this is deleted";
         field("unset.body", has_secret.then(|| why.to_owned()))?;
-        let every = self.every.as_deref().map(duration);
-        field("every", every.and_then(Result::err))?;
+        field("every", self.every.as_deref().map(duration).and_then(Result::err))?;
         let entries = self.save.iter().flat_map(|save| save.entries.values());
-        let is_pointer = |text: &String| text.starts_with('/');
-        let pointers: Vec<_> = self.report.iter().chain(entries).collect();
-        if pointers.len() > MAX_ENTRIES || !pointers.into_iter().all(is_pointer) {
+        let mut pointers = self.report.iter().chain(entries);
+        if pointers.clone().count() > MAX_ENTRIES || !pointers.all(|text| text.starts_with('/')) {
             return Err(format!(
                 "`spec.report` and `spec.save`: expected at most {MAX_ENTRIES} JSON pointers, such as `/id`"
             ));
@@ -130,6 +118,11 @@ impl Spec {
     pub(crate) fn every(&self) -> Duration {
         let every = self.every.as_deref().and_then(|text| duration(text).ok());
         every.unwrap_or(EVERY)
+    }
+
+    /// Reports whether the External only reads.
+    pub(crate) const fn is_reader(&self) -> bool {
+        self.set.is_none() && self.unset.is_none()
     }
 
     /// Returns what the External stands for: with it, nobody else may set the same.
@@ -162,59 +155,45 @@ fn header_problem(headers: &BTreeMap<String, String>) -> Option<String> {
 
 /// Returns why a path could leave the prefix of its endpoint, or mean different things to two programs.
 fn path_problem(text: &str) -> Option<String> {
-    let says = |why: &str| Some(why.to_owned());
     if !text.starts_with('/') || text.len() > MAX_PATH {
         return Some(format!(
             "it must begin with `/` and have at most {MAX_PATH} bytes"
         ));
     }
     if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return says(
-            "it may only have printable characters of ASCII, without spaces; encode others as `%20`",
-        );
+        let why = "it may only have printable characters of ASCII, without spaces; encode others as `%20`";
+        return Some(why.to_owned());
     }
     if let Some(bad) = text.chars().find(|c| "#\\\"<>^`{|}".contains(*c)) {
         return Some(format!("it may not have the character `{bad}`"));
     }
     let (path, query) = text.split_once('?').unwrap_or((text, ""));
-    if let Some(why) = encoding_problem(path, true).or_else(|| encoding_problem(query, false)) {
-        return says(why);
-    }
     // Some servers drop what comes after a semicolon before they resolve dots.
-    let mut segments = path
-        .split('/')
-        .skip(1)
-        .map(|it| it.split(';').next().unwrap_or(it));
-    if segments.any(|segment| matches!(segment, "." | "..")) {
-        return says("it may not have the segments `.` and `..`");
-    }
-    if path.contains("//") {
-        return says("it may not have empty segments");
-    }
-    None
+    let mut segments = path.split('/').map(|it| it.split(';').next());
+    let has_dots = segments.any(|segment| matches!(segment, Some("." | "..")));
+    let why = encoding_problem(path, true)
+        .or_else(|| encoding_problem(query, false))
+        .or_else(|| has_dots.then_some("it may not have the segments `.` and `..`"))
+        .or_else(|| path.contains("//").then_some("it may not have empty segments"));
+    why.map(str::to_owned)
 }
 
-/// What may not be encoded in a path: a server may decode it before it resolves dots and slashes, or decode it twice.
-const NEVER_ENCODED: &[u8] = b"/\\.%;";
-
+/// Returns what is wrong with the percent-encoding in a path or a query of ASCII. What may not be encoded in a path, a server may
+/// decode before it resolves dots and slashes, or decode twice.
 fn encoding_problem(text: &str, is_path: bool) -> Option<&'static str> {
-    let bytes = text.as_bytes();
-    let (mut decoded, mut end) = (Vec::new(), 0);
-    for (at, _) in text.match_indices('%') {
-        let digits = bytes
-            .get(at + 1..at + 3)
-            .and_then(|it| std::str::from_utf8(it).ok());
-        let is_hex = |it: &&str| it.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let Some(byte) = digits
-            .filter(is_hex)
-            .and_then(|it| u8::from_str_radix(it, 16).ok())
-        else {
+    let mut parts = text.split('%');
+    let mut decoded = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).unwrap_or_default();
+        let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let byte = u8::from_str_radix(digits, 16).ok();
+        let Some(byte) = byte.filter(|_| is_hex) else {
             return Some("a `%` must be followed by two hexadecimal digits");
         };
         if byte.is_ascii_control() {
             return Some("it may not have encoded control characters");
         }
-        if is_path && NEVER_ENCODED.contains(&byte) {
+        if is_path && b"/\\.%;".contains(&byte) {
             return Some("slashes, dots, semicolons and percent signs may not be encoded in it");
         }
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -222,16 +201,14 @@ fn encoding_problem(text: &str, is_path: bool) -> Option<&'static str> {
                 "letters, digits, `-`, `.`, `_` and `~` may not be encoded: one resource must have one path",
             );
         }
-        if digits.is_some_and(|it| it.bytes().any(|byte| byte.is_ascii_lowercase())) {
+        if digits.bytes().any(|byte| byte.is_ascii_lowercase()) {
             return Some(
                 "the hexadecimal digits after a `%` must be in upper case: one resource must have one path",
             );
         }
-        decoded.extend_from_slice(&bytes[end..at]);
         decoded.push(byte);
-        end = at + 3;
+        decoded.extend_from_slice(&part.as_bytes()[2..]);
     }
-    decoded.extend_from_slice(&bytes[end..]);
     // Such as an overlong form of a dot, which some servers take for one.
     (is_path && std::str::from_utf8(&decoded).is_err()).then_some("what is encoded in it must be UTF-8")
 }

@@ -7,7 +7,7 @@ use tracing::info;
 use super::Failure;
 use super::process::{Process, ProcessArgs};
 use operator_host_config::endpoints::EndpointsConfig;
-use operator_host_egress::{EgressError, Setup};
+use operator_host_egress::EgressError;
 
 /// The options of `egress`.
 #[derive(Debug, clap::Args)]
@@ -38,12 +38,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         file = %args.endpoints.display(),
         "starting operator-host egress"
     );
-    let setup = Setup {
-        file: args.endpoints,
-        config,
-        identity,
-    };
-    let ran = operator_host_egress::run(setup, connection, telemetry.instruments.clone(), stop).await;
+    let (file, instruments) = (args.endpoints, telemetry.instruments.clone());
+    let ran = operator_host_egress::run(file, &config, &identity, connection, instruments, stop).await;
     ran.map_err(|error| match error {
         EgressError::File(_) => Failure::usage(error),
         EgressError::Client(error) => error.into(),
