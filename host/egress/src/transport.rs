@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::Response;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_ENCODING, ETAG, HeaderName, HeaderValue};
+use hyper::{Method, Response};
 use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
@@ -164,19 +164,14 @@ impl Transport {
         if self.term.allowance().is_none_or(|left| left < time) {
             return Err(Stop::deposed());
         }
+        let (target, is_get) = (Target::of(&message, true), message.method() == Method::GET);
         let exchange = async {
-            let (method, url) = (message.method().clone(), message.uri().clone());
-            let target = Target {
-                method: &method,
-                url: &url,
-                is_known: true,
-            };
             let sent = async {
                 let sent = self.client.request(message).await;
                 sent.map_err(|error| in_own_words(&error))
             };
             let response = http_client::observe(&self.metrics, target, sent, |stop| stop.reason).await?;
-            read(response, method == hyper::Method::GET, limit).await
+            read(response, is_get, limit).await
         };
         let too_slow = |_| Stop::failed("TimedOut", format!("no whole answer within {time:?}"));
         let answer = timeout(time, exchange).await.map_err(too_slow)??;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::header::RETRY_AFTER;
-use hyper::{Method, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::Status;
 use tracing::field::Empty;
@@ -23,22 +23,30 @@ use crate::trace;
 pub const OTHER: &str = "_OTHER";
 
 /// What is sent, and where to.
-#[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
-    /// The method.
-    pub method: &'a Method,
-    /// The whole URL.
-    pub url: &'a Uri,
-    /// Whether the configuration names the server. The metric calls all others `other`: whoever chooses where a redirect
-    /// leads does not choose the values of a label.
-    pub is_known: bool,
+#[derive(Debug)]
+pub struct Target {
+    method: &'static str,
+    url: Uri,
+    is_known: bool,
+}
+
+impl Target {
+    /// Returns that of a request. `is_known`: the configuration names the server. The metric calls all others `other`: whoever
+    /// chooses where a redirect leads does not choose the values of a label.
+    pub fn of<B>(request: &Request<B>, is_known: bool) -> Self {
+        Self {
+            method: method(request.method()),
+            url: request.uri().clone(),
+            is_known,
+        }
+    }
 }
 
 /// Waits until the response begins. The span of the request, if the current one is recorded, is below that one. `class`
 /// returns the `error.type` of a request without response: one of few words.
 pub async fn observe<B, E>(
     metrics: &Arc<Metrics>,
-    target: Target<'_>,
+    target: Target,
     request: impl Future<Output = Result<Response<B>, E>>,
     class: impl FnOnce(&E) -> &'static str,
 ) -> Result<Response<B>, E> {
@@ -72,24 +80,24 @@ enum End {
 /// A request that has begun; it has ended when this is dropped.
 struct Exchange<'a> {
     metrics: &'a Metrics,
-    target: Target<'a>,
+    target: Target,
     span: Span,
     start: Instant,
     end: End,
 }
 
 impl<'a> Exchange<'a> {
-    fn begin(metrics: &'a Metrics, target: Target<'a>) -> Self {
+    fn begin(metrics: &'a Metrics, target: Target) -> Self {
         let span = trace::child(|| {
             info_span!(
                 target: trace::TARGET,
                 "request",
-                otel.name = method(target.method),
+                otel.name = target.method,
                 otel.kind = "client",
-                http.request.method = method(target.method),
+                http.request.method = target.method,
                 server.address = target.url.host(),
-                server.port = port(target.url),
-                url.full = full(target.url),
+                server.port = port(&target.url),
+                url.full = full(&target.url),
                 http.response.status_code = Empty,
             )
         });
@@ -106,13 +114,16 @@ impl<'a> Exchange<'a> {
 
 impl Drop for Exchange<'_> {
     fn drop(&mut self) {
-        let Target { url, is_known, .. } = self.target;
-        let mut labels = vec![KeyValue::new("http.request.method", method(self.target.method))];
-        let address = url.host().filter(|_| is_known).unwrap_or("other");
-        labels.push(KeyValue::new("server.address", address.to_owned()));
+        let Target { method, url, .. } = &self.target;
+        let known = Some(url).filter(|_| self.target.is_known);
+        let address = known.and_then(Uri::host).unwrap_or("other");
+        let mut labels = vec![
+            KeyValue::new("http.request.method", *method),
+            KeyValue::new("server.address", address.to_owned()),
+        ];
         labels.extend(
-            port(url)
-                .filter(|_| is_known)
+            known
+                .and_then(port)
                 .map(|port| KeyValue::new("server.port", port)),
         );
         let error = match self.end {
@@ -213,27 +224,21 @@ mod tests {
             Ok::<_, Infallible>(response)
         };
         let labels = counted(async |metrics| {
-            let url: Uri = "https://cdn.example.com/x?sig=secret".parse().unwrap();
-            let target = Target {
-                method: &Method::GET,
-                url: &url,
-                is_known: false,
-            };
+            let redirected = Request::get("https://cdn.example.com/x?sig=secret").body(());
+            let target = Target::of(&redirected.unwrap(), false);
             observe(metrics, target, answer(200), |never| match *never {})
                 .await
                 .unwrap();
-            let url: Uri = "https://r.example.com/x".parse().unwrap();
-            let target = Target {
-                method: &Method::PUT,
-                url: &url,
-                is_known: true,
+            let put = || {
+                let request = Request::put("https://r.example.com/x").body(());
+                Target::of(&request.unwrap(), true)
             };
             let never = std::future::pending::<Result<Response<()>, Infallible>>();
-            let abandoned = observe(metrics, target, never, |never| match *never {});
+            let abandoned = observe(metrics, put(), never, |never| match *never {});
             tokio::time::timeout(std::time::Duration::from_millis(1), abandoned)
                 .await
                 .unwrap_err();
-            observe(metrics, target, answer(503), |never| match *never {})
+            observe(metrics, put(), answer(503), |never| match *never {})
                 .await
                 .unwrap();
         });

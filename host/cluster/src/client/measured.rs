@@ -52,14 +52,9 @@ where
         let (group, plural) = (path.group.to_owned(), path.plural.to_owned());
         let verb = verb(request.method(), &path, request.uri().query().unwrap_or_default());
         let metrics = Arc::clone(&self.metrics);
-        let (method, url) = (request.method().clone(), request.uri().clone());
+        let target = Target::of(&request, true);
         let answer = self.service.call(request);
         Box::pin(async move {
-            let target = Target {
-                method: &method,
-                url: &url,
-                is_known: true,
-            };
             let answer = http_client::observe(&metrics, target, answer, class).await;
             let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             metrics.api_request(verb, &group, &plural, code);

@@ -183,18 +183,13 @@ impl Transport {
         time: Duration,
     ) -> Result<Response<Incoming>, RegistryError> {
         let host = host_of(request.uri());
-        let (method, url) = (request.method().clone(), request.uri().clone());
+        let target = Target::of(&request, is_known);
         let answer = async {
             match tokio::time::timeout(time, self.client.request(request)).await {
                 Ok(Ok(response)) => Ok(response),
                 Ok(Err(error)) => Err(unreachable(&host, &causes(&error))),
                 Err(_) => Err(RegistryError::slow(&host, time)),
             }
-        };
-        let target = Target {
-            method: &method,
-            url: &url,
-            is_known,
         };
         let class = |error: &RegistryError| if error.is_slow() { "timeout" } else { "connect" };
         http_client::observe(&self.metrics, target, answer, class).await
