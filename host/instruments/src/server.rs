@@ -183,8 +183,6 @@ struct Seat {
     taken: CancellationToken,
 }
 
-impl Seat {}
-
 impl Seats {
     const fn new(limit: usize) -> Self {
         Self {
@@ -242,6 +240,7 @@ fn share_of(peer: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::MethodRouter;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -315,6 +314,23 @@ mod tests {
         assert!(is_taken(&others[0]));
     }
 
+    /// Connects to a server whose root answers so.
+    async fn connected(root: MethodRouter, life: Duration, stop: CancellationToken) -> TcpStream {
+        let server = Server {
+            what: "a test",
+            router: Router::new().route("/", root),
+            connections: 4,
+            head: 16 << 10,
+            life,
+            tls: None,
+            stop,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(server.serve(listener));
+        TcpStream::connect(address).await.unwrap()
+    }
+
     #[tokio::test]
     async fn a_connection_ends_with_the_answer_to_its_last_request() {
         let life = Duration::from_millis(50);
@@ -322,19 +338,7 @@ mod tests {
             sleep(4 * life).await;
             "done"
         });
-        let server = Server {
-            what: "a test",
-            router: Router::new().route("/", slow),
-            connections: 4,
-            head: 16 << 10,
-            life,
-            tls: None,
-            stop: CancellationToken::new(),
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(server.serve(listener));
-        let mut stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = connected(slow, life, CancellationToken::new()).await;
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         stream.write_all(request).await.unwrap();
         let mut answer = String::new();
@@ -349,19 +353,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_is_open_when_the_host_stops_is_good_for_one_more_request() {
         let stop = CancellationToken::new();
-        let server = Server {
-            what: "a test",
-            router: Router::new().route("/", axum::routing::get(async || "yes")),
-            connections: 4,
-            head: 16 << 10,
-            life: CLIENT_TIMEOUT,
-            tls: None,
-            stop: stop.clone(),
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(server.serve(listener));
-        let mut caller = TcpStream::connect(address).await.unwrap();
+        let yes = axum::routing::get(async || "yes");
+        let mut caller = connected(yes, CLIENT_TIMEOUT, stop.clone()).await;
         let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
         caller.write_all(request).await.unwrap();
         let mut answer = Vec::new();

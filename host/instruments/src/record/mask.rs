@@ -60,18 +60,15 @@ impl StandIns {
 
     /// Adds the texts and the numbers in a value that is no text, as no Secret can have: their copies go, too.
     fn add_parts(&mut self, value: &Value) {
+        let add_part = |part: &Value| match part {
+            Value::String(_) | Value::Number(_) => self.add(bytes("stringData", part)),
+            _ => self.add_parts(part),
+        };
         match value {
-            Value::Object(map) => map.values().for_each(|value| self.add_part(value)),
-            Value::Array(items) => items.iter().for_each(|item| self.add_part(item)),
+            Value::Object(map) => map.values().for_each(add_part),
+            Value::Array(items) => items.iter().for_each(add_part),
             _ => {}
         }
-    }
-
-    fn add_part(&mut self, value: &Value) {
-        if let Value::String(_) | Value::Number(_) = value {
-            self.add(bytes("stringData", value));
-        }
-        self.add_parts(value);
     }
 
     fn add(&mut self, value: Vec<u8>) {
