@@ -11,9 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tracing::field::display;
 use tracing::{debug, error, info, warn};
 
 use self::held::Waiting;
+use self::load::Refused;
 pub use self::plugin_file::PluginFile;
 use super::acceptance;
 use super::candidate_check::{
@@ -336,28 +338,36 @@ impl Slot {
 
     /// Reports a problem with the file. The live version stays.
     pub fn fail(&self, reason: &str, digest: Option<Digest>, is_of_other_kind: bool) {
-        let Expected {
-            controller, location, ..
-        } = &self.expected;
+        let location = &self.expected.location;
         // The reason may list the imports of the file; the log, the conditions and the health port repeat it.
         let reason = shorten(reason, MAX_REASON);
         let message = format!("the plugin {} cannot be used: {reason}", location.name());
         self.forget_waiting();
         let refused = CandidateVersion::refused(digest.as_ref(), &message);
         self.report.send_modify(|report| report.candidate = Some(refused));
-        let digest = digest.map(tracing::field::display);
         self.metrics.reloaded("refused");
-        // Published before it is logged, here and below, so that a log line and `/readyz` agree.
+        let unusable = Unusable {
+            is_of_other_kind,
+            ..message.into()
+        };
+        self.complain(
+            unusable,
+            Some(location),
+            digest,
+            "the previous version stays live",
+        );
+    }
+
+    /// Logs a problem. Where no version is live, it is why, which is published before it is logged, so that a log line and `/readyz`
+    /// agree.
+    fn complain(&self, problem: Unusable, file: Option<&Location>, digest: Option<Digest>, what_stays: &str) {
+        let (controller, why) = (&self.expected.controller, Arc::clone(&problem.why));
+        let (file, digest) = (file.map(display), digest.map(display));
         match self.digest() {
-            Some(live) => {
-                warn!(controller, file = %location, digest, %live, "{message}; the previous version stays live");
-            }
+            Some(live) => warn!(controller, file, digest, %live, "{why}; {what_stays}"),
             None => {
-                self.has_no_live_version(Unusable {
-                    why: message.as_str().into(),
-                    is_of_other_kind,
-                });
-                error!(controller, file = %location, digest, "{message}");
+                self.has_no_live_version(problem);
+                error!(controller, file, digest, "{why}");
             }
         }
     }
@@ -389,19 +399,12 @@ impl Slot {
             },
             None => "it is neither in the plugin's file nor among the kept versions".to_owned(),
         };
-        let Expected { controller, .. } = &self.expected;
+        let how = self.proof.how_to(OrderKind::Pin, None);
         let message = format!(
-            "the version {pin} is pinned, and {problem}; put it into the file, or remove the pin: {}",
-            self.proof.how_to(OrderKind::Pin, None)
+            "the version {pin} is pinned, and {problem}; put it into the file, or remove the pin: {how}"
         );
         self.report_pin(Some(&message));
-        match self.digest() {
-            Some(live) => warn!(controller, %live, "{message}; the live version stays"),
-            None => {
-                self.has_no_live_version(message.as_str().into());
-                error!(controller, "{message}");
-            }
-        }
+        self.complain(message.into(), None, None, "the live version stays");
         false
     }
 
@@ -462,7 +465,7 @@ impl Slot {
             plugin = description.name,
             version = description.version,
             digest = %plugin.digest(),
-            before = before.map(tracing::field::display),
+            before = before.map(display),
             form = plugin.form().as_str(),
             contract = %description.contract,
             bytes = plugin.size(),
@@ -565,7 +568,7 @@ impl Slot {
         });
     }
 
-    fn log_not_restored(&self, kept: &KeptVersion, reason: &str) {
+    fn log_not_restored(&self, kept: &KeptVersion, reason: &Refused) {
         warn!(
             controller = self.expected.controller,
             digest = kept.digest,

@@ -97,6 +97,7 @@ impl Fault {
 }
 
 /// The file of a plugin or of the configuration, and what is known about it.
+#[derive(Default)]
 pub struct WatchedFile {
     path: PathBuf,
     /// Whether it is a plugin, which may be packed and signed.
@@ -124,14 +125,8 @@ impl WatchedFile {
         Self {
             path,
             plugin: true,
-            mounted: false,
             limit,
-            seen: None,
-            changing: None,
-            told: None,
-            is_passing: false,
-            given: None,
-            trouble: None,
+            ..Self::default()
         }
     }
 
@@ -211,14 +206,12 @@ impl WatchedFile {
     /// Files that change all the time are never used, which is reported.
     fn unsettled(&mut self, now: Instant) -> Look {
         let changing = *self.changing.get_or_insert(now);
-        let text = format!(
-            "the file {} keeps changing: it is used once it stays the same",
-            name(&self.path)
-        );
-        match now - changing >= PATIENCE {
-            true => self.trouble(text).unwrap_or(Look::Unsettled),
-            false => Look::Unsettled,
+        if now - changing < PATIENCE {
+            return Look::Unsettled;
         }
+        let name = name(&self.path);
+        let text = format!("the file {name} keeps changing: it is used once it stays the same");
+        self.trouble(text).unwrap_or(Look::Unsettled)
     }
 
     /// Returns trouble that was not returned last.
@@ -343,9 +336,9 @@ impl WatchedFile {
         let index = Index::read(&name(&self.path), &self.read(index, INDEX_LIMIT)?, self.limit)?;
         let mut joined = Vec::new();
         for part in &index.parts {
-            let bytes = match files::read(&self.folder().join(&part.file), part.size) {
+            let file = &part.file;
+            let bytes = match files::read(&self.folder().join(file), part.size) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    let file = &part.file;
                     let text = format!("the part {file} is missing: apply all of the plugin's ConfigMaps");
                     return Err(Fault::Incomplete(text));
                 }
@@ -354,8 +347,7 @@ impl WatchedFile {
             };
             if Digest::of(&bytes) != part.sha256 {
                 let text = format!(
-                    "the part {} is not the one in the index: is one of the plugin's ConfigMaps out of date?",
-                    part.file
+                    "the part {file} is not the one in the index: is one of the plugin's ConfigMaps out of date?"
                 );
                 return Err(Fault::Incomplete(text));
             }

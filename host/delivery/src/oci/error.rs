@@ -23,10 +23,7 @@ enum Cause {
 
 impl From<String> for RegistryError {
     fn from(message: String) -> Self {
-        Self {
-            message,
-            reason: Cause::Other,
-        }
+        Self::new(message, Cause::Other)
     }
 }
 
@@ -37,26 +34,21 @@ impl From<Problem> for RegistryError {
 }
 
 impl RegistryError {
-    pub(super) fn not_found(message: String) -> Self {
-        Self {
-            message,
-            reason: Cause::NotFound,
-        }
+    const fn new(message: String, reason: Cause) -> Self {
+        Self { message, reason }
+    }
+
+    pub(super) const fn not_found(message: String) -> Self {
+        Self::new(message, Cause::NotFound)
     }
 
     pub(crate) fn slow(host: &str, limit: Duration) -> Self {
-        Self {
-            message: format!("{host} did not answer within {limit:?}"),
-            reason: Cause::Slow,
-        }
+        Self::new(format!("{host} did not answer within {limit:?}"), Cause::Slow)
     }
 
     /// Creates an error with the time that the registry asks to wait.
     pub(super) fn asks_to_wait(message: String, wait: Option<Duration>) -> Self {
-        Self {
-            message,
-            reason: wait.map_or(Cause::Other, Cause::Busy),
-        }
+        Self::new(message, wait.map_or(Cause::Other, Cause::Busy))
     }
 
     /// Whether the registry does not have what was asked for.

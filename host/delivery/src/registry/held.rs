@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tracing::{debug, info, warn};
 
-use super::{Expected, Slot};
+use super::Slot;
 use crate::candidate_check::HeldBack;
 use crate::report::{CandidateState, CandidateVersion};
 use operator_host_core::sync::lock;
@@ -30,14 +30,10 @@ const MAX_RETRY: Duration = Duration::from_secs(300);
 impl Slot {
     /// Holds a candidate back; returns when to try again.
     pub(super) fn hold_back(&self, plugin: &Plugin, held: HeldBack) -> Duration {
-        let Expected {
-            controller, location, ..
-        } = &self.expected;
+        let (controller, file) = (&self.expected.controller, &self.expected.location);
         let mut waiting = lock(&self.waiting);
-        let Some(waiting) = waiting
-            .as_mut()
-            .filter(|waiting| waiting.plugin.digest() == plugin.digest())
-        else {
+        let waiting = waiting.as_mut();
+        let Some(waiting) = waiting.filter(|waiting| waiting.plugin.digest() == plugin.digest()) else {
             return FIRST_RETRY;
         };
         let delay = MAX_RETRY.min(FIRST_RETRY * 2_u32.saturating_pow(waiting.tries));
@@ -62,7 +58,7 @@ impl Slot {
             .send_modify(|report| report.candidate = Some(candidate));
         if is_new {
             let digest = plugin.digest();
-            warn!(controller, file = %location, %digest, live = self.digest().map(tracing::field::display),
+            warn!(controller, %file, %digest, live = self.digest().map(tracing::field::display),
                 reason = held.reason, "plugin held back: {}", held.message);
             debug!(controller, %digest, diff = held.diff, "differences from the live version");
             self.proof.announce(Some(&held));

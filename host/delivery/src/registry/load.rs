@@ -107,58 +107,42 @@ impl Slot {
     }
 
     /// Loads a version that was live before, and returns it with its file.
-    pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, PluginFile), String> {
-        let Some(versions) = self.versions.clone() else {
-            return Err("this host stores no plugin versions: set --state-dir or --cache-dir".into());
-        };
+    pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, PluginFile), Refused> {
+        let versions = self.versions.clone();
+        let versions = versions.ok_or_else(|| {
+            Problem::from("this host stores no plugin versions: set --state-dir or --cache-dir")
+        })?;
         let (wanted, limit) = (kept.clone(), self.expected.limits.module);
         let turn = self.tenant.acquire(1).await;
         let read = tokio::task::spawn_blocking(move || {
-            let read = versions.read(&wanted, limit)?;
-            Ok::<_, Problem>(PluginFile::kept(
-                versions,
-                read.digest,
-                read.bytes.len(),
-                read.signature,
-            ))
+            let content = versions.read(&wanted, limit)?;
+            Ok::<_, Problem>(PluginFile::kept(versions, content))
         });
-        let file = read
-            .await
-            .map_err(|error| error.to_string())?
-            .map_err(|error| error.to_string())?;
+        let file = read.await.map_err(|error| Problem(error.to_string()))??;
         drop(turn);
         // The trusted keys may have changed since this version was live.
-        let signed = self.trusts(&file).map_err(|error| error.to_string())?;
-        let plugin = self
-            .load(&file)
-            .await
-            .and_then(|plugin| is_as_signed(plugin, signed.as_ref()))
-            .map_err(|error| error.to_string())?;
+        let signed = self.trusts(&file)?;
+        let plugin = is_as_signed(self.load(&file).await?, signed.as_ref())?;
         Ok((plugin, file))
     }
 
     async fn load(&self, file: &PluginFile) -> Result<Plugin, Refused> {
-        let Expected {
-            controller,
-            parent,
-            limits,
-            ..
-        } = &self.expected;
+        let (parent, limits) = (&self.expected.parent, self.expected.limits);
         let read = async { file.read().await.map_err(Refused::Read) };
         let load = self
             .runtime
-            .load_in_turn(file.digest, file.size, &self.tenant, read, *limits);
+            .load_in_turn(file.digest, file.size, &self.tenant, read, limits);
         let plugin: Plugin = load.await?;
-        let found = &plugin.description().parent;
-        let is_one_more = self.expected.decorates && plugin.description().also.contains(parent);
-        if found != parent && !is_one_more {
+        let description = plugin.description();
+        let is_one_more = self.expected.decorates && description.also.contains(parent);
+        if description.parent != *parent && !is_one_more {
             return Err(Refused::OtherKind {
-                controller: controller.clone(),
-                found: found.clone(),
+                controller: self.expected.controller.clone(),
+                found: description.parent.clone(),
                 expected: parent.clone(),
             });
         }
-        if self.expected.decorates && plugin.description().finalizer {
+        if self.expected.decorates && description.finalizer {
             return Err(Refused::Finalizer(parent.clone()));
         }
         Ok(plugin)

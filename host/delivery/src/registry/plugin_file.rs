@@ -14,7 +14,7 @@ use thiserror::Error;
 use tracing::debug;
 
 use crate::kept::Versions;
-use crate::source::{Found, read_now};
+use crate::source::{Content, Found, read_now};
 use operator_host_core::digest::Digest;
 
 /// The contents of a file that could become the live version.
@@ -62,23 +62,13 @@ impl PluginFile {
 
     /// Creates what was found at a path.
     pub(crate) fn found(path: PathBuf, found: Found) -> Self {
-        let Found {
-            digest,
-            size,
-            signature,
-            ..
-        } = found;
-        Self::of(Source::Watched(path), digest, size, signature)
+        Self::of(Source::Watched(path), found.digest, found.size, found.signature)
     }
 
     /// Creates a version that is kept.
-    pub(super) fn kept(
-        versions: Arc<Versions>,
-        digest: Digest,
-        size: usize,
-        signature: Option<Bytes>,
-    ) -> Self {
-        Self::of(Source::Kept(versions), digest, size, signature)
+    pub(super) fn kept(versions: Arc<Versions>, content: Content) -> Self {
+        let size = content.bytes.len();
+        Self::of(Source::Kept(versions), content.digest, size, content.signature)
     }
 
     /// Creates a file that was pulled, in a file without a name in this folder; in memory where nothing can be written. Blocks.

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use tracing::{error, info, warn};
+use tracing::info;
 
-use super::{Expected, Slot};
+use super::Slot;
 use operator_host_core::digest::Digest;
 
 impl Slot {
@@ -17,20 +17,10 @@ impl Slot {
             registry.problem = Some(reason.to_owned());
             registry.problem_since = Some(Timestamp::now());
         });
-        let Expected {
-            controller, location, ..
-        } = &self.expected;
+        let location = &self.expected.location;
         let message = format!("the plugin {} cannot be pulled: {reason}", location.name());
         self.metrics.reloaded("refused");
-        match self.digest() {
-            Some(live) => {
-                warn!(controller, file = %location, %live, "{message}; the live version stays");
-            }
-            None => {
-                self.has_no_live_version(message.as_str().into());
-                error!(controller, file = %location, "{message}");
-            }
-        }
+        self.complain(message.into(), Some(location), None, "the live version stays");
     }
 
     /// Reports that the registry answered, and the manifest that it named.
@@ -44,10 +34,8 @@ impl Slot {
             failed = registry.problem.take().is_some();
         });
         if failed {
-            let Expected {
-                controller, location, ..
-            } = &self.expected;
-            info!(controller, file = %location, "the registry gives the plugin again");
+            let (controller, file) = (&self.expected.controller, &self.expected.location);
+            info!(controller, %file, "the registry gives the plugin again");
         }
     }
 

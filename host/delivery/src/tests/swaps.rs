@@ -117,10 +117,6 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
 
 /// Instruments that are not read.
 pub(super) fn metrics() -> operator_host_telemetry::metrics::ControllerMetrics {
-    let meter = opentelemetry::global::meter("test");
-    let metrics = Arc::new(operator_host_telemetry::metrics::Metrics::new(
-        &meter,
-        Arc::default(),
-    ));
+    let metrics = Arc::new(operator_host_telemetry::metrics::Metrics::unread());
     metrics.of("test", &expected("Fixture").parent)
 }
