@@ -57,11 +57,8 @@ pub fn check(
     };
     if let Some(cosign) = CosignSignature::parse(given) {
         let key = signer(&|signer| cosign.is_signed_by(signer))?;
-        same(
-            "digest",
-            &cosign.plugin().map_err(|error| malformed(&error))?,
-            &digest,
-        )?;
+        let signed = cosign.plugin().map_err(|error| malformed(&error))?;
+        same("digest", &signed, &digest)?;
         return Ok(Some(Signed {
             statement: None,
             key: key.name.clone(),
@@ -129,14 +126,10 @@ impl Signed {
                 ))
             });
         };
-        let version = statement.version.to_string();
+        let (version, contract) = (statement.version.to_string(), statement.contract.as_str());
         same("name", &statement.name, &description.name)?;
         same("version", &version, &description.version)?;
-        same(
-            "contract",
-            &statement.contract.as_str(),
-            &description.contract.as_str(),
-        )
+        same("contract", &contract, &description.contract.as_str())
     }
 }
 

@@ -86,9 +86,8 @@ impl CosignSignature {
     /// Parses the document of [`CosignSignature::document`]. Returns `None` for any other text.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = Some(text).filter(|text| text.len() <= SIGNATURE_LIMIT)?;
-        serde_json::from_slice::<Document>(text)
-            .ok()
-            .map(|document| document.cosign)
+        let document: Option<Document> = serde_json::from_slice(text).ok();
+        document.map(|document| document.cosign)
     }
 
     /// Returns the document in which the host keeps the signature.
@@ -141,9 +140,7 @@ impl CosignSignature {
             )));
         }
         let layer = artifact::plugin_layer(&self.manifest.0, usize::MAX);
-        layer
-            .map(|layer| layer.digest)
-            .map_err(|error| wrong(error.to_string()))
+        Ok(layer.map_err(|error| unusable(&error))?.digest)
     }
 }
 

@@ -214,10 +214,8 @@ impl Versions {
     fn size_of_others(&self) -> u64 {
         let others = fs::read_dir(&self.state).into_iter().flatten().flatten();
         let others = others.map(|folder| folder.path());
-        others
-            .filter(|folder| *folder != self.folder)
-            .map(|folder| size(&folder))
-            .sum()
+        let others = others.filter(|folder| *folder != self.folder);
+        others.map(|folder| size(&folder)).sum()
     }
 
     /// Leaves out the earliest versions that do not fit.
@@ -252,10 +250,8 @@ impl Versions {
 }
 
 fn unusable(path: &Path, problem: &str) -> Problem {
-    Problem(format!(
-        "the kept version {} cannot be used: {problem}",
-        path.display()
-    ))
+    let path = path.display();
+    Problem(format!("the kept version {path} cannot be used: {problem}"))
 }
 
 /// Returns the size of the files in a folder, in bytes.

@@ -206,24 +206,19 @@ impl Index {
             )));
         }
         for (number, part) in index.parts.iter().enumerate() {
-            let own = part
-                .file
-                .strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with('.'));
-            if !own || part.file.contains('/') {
+            let file = &part.file;
+            let rest = file.strip_prefix(name);
+            if rest.is_none_or(|rest| !rest.starts_with('.') || rest.contains('/')) {
                 return Err(wrong(format!(
-                    "the name of the part {:?} must begin with \"{name}.\" and name a file in the folder of the index",
-                    part.file
+                    "the name of the part {file:?} must begin with \"{name}.\" and name a file in the folder of the index"
                 )));
             }
-            if index.parts[..number].iter().any(|other| other.file == part.file) {
-                return Err(wrong(format!("the part {:?} is listed twice", part.file)));
+            if index.parts[..number].iter().any(|other| other.file == *file) {
+                return Err(wrong(format!("the part {file:?} is listed twice")));
             }
         }
-        let packed = index
-            .parts
-            .iter()
-            .try_fold(0_usize, |sum, part| sum.checked_add(part.size));
+        let mut parts = index.parts.iter();
+        let packed = parts.try_fold(0_usize, |sum, part| sum.checked_add(part.size));
         if index.size > limit || packed.is_none_or(|packed| packed > limit) {
             return Err(too_large(limit));
         }

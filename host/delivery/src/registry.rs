@@ -240,9 +240,8 @@ impl Slot {
     /// Returns when to check again even if nothing changes. The future can be dropped at any time.
     pub async fn settle(&self, file: Option<&PluginFile>) -> Option<Duration> {
         if self.take_back_if_overtaken() && file.is_none() {
-            let message =
-                "another version was recorded as live meanwhile, and the plugin's file cannot be read";
-            self.has_no_live_version(message.into());
+            let why = "another version was recorded as live meanwhile, and the plugin's file cannot be read";
+            self.has_no_live_version(why.into());
         }
         if self.live_version().is_none() {
             self.restore().await;
@@ -531,6 +530,7 @@ impl Slot {
     fn add_to_history(&self, plugin: &Plugin, before: Option<Digest>, because: &Because) {
         let Some(why) = because.why else { return };
         let digest = *plugin.digest();
+        let before = before.filter(|before| *before != digest);
         let held_back = self.report.borrow().candidate.clone();
         // What the comparison showed, where an order overrules it.
         let found = held_back
@@ -544,9 +544,7 @@ impl Slot {
             at: jiff::Timestamp::now(),
             version: plugin.description().version.clone(),
             digest: digest.to_string(),
-            before: before
-                .filter(|before| *before != digest)
-                .map(|before| before.to_string()),
+            before: before.map(|before| before.to_string()),
             why,
             because: because_of,
             by: None,

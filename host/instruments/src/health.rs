@@ -165,17 +165,14 @@ impl Health {
     /// file.
     pub fn history_of(&self, controller: &str) -> Option<Vec<HistoryEntry>> {
         let controllers = lock(&self.controllers);
-        controllers
-            .get(controller)
-            .map(|expected| expected.history.entries())
+        Some(controllers.get(controller)?.history.entries())
     }
 
     /// Returns the reports about all plugins, sorted by the names of the controllers.
     pub fn plugins(&self) -> Vec<PluginReport> {
-        lock(&self.controllers)
-            .values()
-            .map(|expected| expected.report.borrow().clone())
-            .collect()
+        let controllers = lock(&self.controllers);
+        let reports = controllers.values().map(|expected| &expected.report);
+        reports.map(|report| report.borrow().clone()).collect()
     }
 
     /// Sets why the current configuration file cannot be used; `None` when it is in use. The previous one
@@ -352,14 +349,10 @@ impl Beats {
     fn check(&self) -> Check {
         let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
         let silence = self.start.elapsed().saturating_sub(last);
-        let result = if silence <= self.limit {
-            Ok(String::new())
-        } else {
-            Err(format!(
-                "no progress for {} s; the limit is {} s",
-                silence.as_secs(),
-                self.limit.as_secs()
-            ))
+        let (silent, limit) = (silence.as_secs(), self.limit.as_secs());
+        let result = match silence <= self.limit {
+            true => Ok(String::new()),
+            false => Err(format!("no progress for {silent} s; the limit is {limit} s")),
         };
         Check::new(&self.name, result)
     }

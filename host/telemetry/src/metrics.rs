@@ -212,26 +212,23 @@ impl Metrics {
     /// Counts a resource that the webhook reviewed: `allowed`, `denied`, or `failed` when there was no
     /// decision.
     pub fn admission(&self, controller: &str, result: &'static str) {
-        let labels = [
-            KeyValue::new("controller", controller.to_owned()),
-            KeyValue::new("result", result),
-        ];
-        self.admissions.add(1, &labels);
+        self.admissions.add(1, &result_of(controller, result));
     }
 
     /// Counts a request of the API server to convert objects: `converted` or `failed`.
     pub fn conversion(&self, controller: &str, result: &'static str) {
-        let labels = [
-            KeyValue::new("controller", controller.to_owned()),
-            KeyValue::new("result", result),
-        ];
-        self.conversions.add(1, &labels);
+        self.conversions.add(1, &result_of(controller, result));
     }
 
     /// Counts a dropped Event; returns how many were dropped before.
     pub fn event_dropped(&self) -> u64 {
         self.observed.events_dropped.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+fn result_of(controller: &str, result: &'static str) -> [KeyValue; 2] {
+    let controller = KeyValue::new("controller", controller.to_owned());
+    [controller, KeyValue::new("result", result)]
 }
 
 /// The instruments of one controller. Cheap to clone.

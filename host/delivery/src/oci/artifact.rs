@@ -120,15 +120,12 @@ pub fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, Problem> {
 pub fn plugin_layer(manifest: &[u8], limit: usize) -> Result<Descriptor, Problem> {
     let mut layers = layers(manifest)?;
     match layers.pop() {
-        Some(layer) if layers.is_empty() && layer.media_type == WASM_LAYER => {
-            if layer.size > limit as u64 {
-                let size = layer.size;
-                return Err(Problem(format!(
-                    "the plugin has {size} bytes, the limit is {limit}"
-                )));
+        Some(layer) if layers.is_empty() && layer.media_type == WASM_LAYER => match layer.size {
+            size if size > limit as u64 => {
+                Err(format!("the plugin has {size} bytes, the limit is {limit}").into())
             }
-            Ok(layer)
-        }
+            _ => Ok(layer),
+        },
         last => {
             let types = layers.iter().chain(&last).map(|layer| shown(&layer.media_type));
             let types = types.take(5).collect::<Vec<_>>().join(", ");
@@ -174,11 +171,8 @@ impl Artifact {
     pub fn of_plugin(bytes: Vec<u8>, name: &str, version: &str, component: Option<&Interfaces>) -> Self {
         let mut layer = Descriptor::of(WASM_LAYER, &bytes);
         // `oras pull` writes only layers with a title, to a file of that name.
-        let title = (
-            "org.opencontainers.image.title".to_owned(),
-            format!("{name}.wasm"),
-        );
-        layer.annotations = Some([title].into());
+        let title = "org.opencontainers.image.title".to_owned();
+        layer.annotations = Some([(title, format!("{name}.wasm"))].into());
         let mut config = json!({
             // The layout asks for a time. It is always the same one, so that the digest depends on the plugin alone.
             "created": "1970-01-01T00:00:00Z",

@@ -72,10 +72,8 @@ impl Puller {
     /// When the registry gives no plugin's manifest.
     pub async fn find(&mut self, known: Option<Digest>) -> Result<Option<Found>, RegistryError> {
         // The file of authorities may have changed.
-        let transport = self
-            .transports
-            .get(self.settings.certificate_authorities.as_deref())?;
-        self.repository.reconnect(transport);
+        let authorities = self.settings.certificate_authorities.as_deref();
+        self.repository.reconnect(self.transports.get(authorities)?);
         let version = &self.reference.version;
         if let Some(known) = known
             && (*version == Version::Digest(known) || self.repository.still_names(version, known).await?)
@@ -115,7 +113,8 @@ impl Puller {
             signatures: Vec::new(),
             error: None,
         };
-        search.run(&mut self.repository, found).await;
+        let place = &mut self.repository;
+        let _is_accepted = search.cosign(place, found).await || search.referrers(place, found).await;
         match search.error {
             Some(error) if search.signatures.is_empty() => Err(error),
             _ => Ok(search.signatures),
@@ -133,32 +132,22 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    async fn run(&mut self, place: &mut Repository, found: &Found) {
-        let _is_accepted = self.cosign(place, found).await || self.referrers(place, found).await;
-    }
-
     /// Searches the signatures of cosign, which have a tag of their own.
     async fn cosign(&mut self, place: &mut Repository, found: &Found) -> bool {
         let tag = Version::Tag(format!("{}.sig", referrers_tag(found.manifest)));
         let list = self.or_note(place.optional(&tag).await).flatten();
         // A tag of this name that is something else is not a signature.
-        let layers = list
-            .and_then(|list| artifact::listed(&list).ok())
-            .unwrap_or_default();
-        let mut signed = layers
-            .into_iter()
-            .rev()
-            .filter(|layer| layer.media_type == SIMPLE_SIGNING)
-            .take(MAX_SIGNATURES)
-            .peekable();
-        if signed.peek().is_none() {
+        let layers = list.and_then(|list| artifact::listed(&list).ok());
+        let mut signed = layers.unwrap_or_default();
+        signed.retain(|layer| layer.media_type == SIMPLE_SIGNING);
+        if signed.is_empty() {
             return false;
         }
         let manifest = self.or_note(cosign_manifest(place, found).await);
         let Some(manifest) = manifest else {
             return false;
         };
-        for layer in signed {
+        for layer in signed.into_iter().rev().take(MAX_SIGNATURES) {
             let annotations = layer.annotations.as_ref();
             let signature = annotations.and_then(|annotations| base64(annotations.get(COSIGN_SIGNATURE)?));
             let Some(signature) = signature else {
@@ -238,10 +227,8 @@ async fn cosign_manifest(place: &mut Repository, found: &Found) -> Result<Bytes,
 /// Whether what refers to a plugin may be a signature of it. A bundle may also state something else about the plugin, such as
 /// where it was built; cosign says so in the list.
 fn is_signature(referrer: &Descriptor) -> bool {
-    let states = referrer
-        .annotations
-        .as_ref()
-        .and_then(|it| it.get(PREDICATE_TYPE));
+    let annotations = referrer.annotations.as_ref();
+    let states = annotations.and_then(|it| it.get(PREDICATE_TYPE));
     match referrer.artifact_type.as_deref() {
         Some(BUNDLE) => states.is_none_or(|it| it == PREDICATE),
         it => it == Some(SIGNATURE),

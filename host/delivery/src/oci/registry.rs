@@ -465,9 +465,7 @@ impl Repository {
     }
 
     fn unauthorized(&self, reason: &str) -> RegistryError {
-        let Reference {
-            registry, repository, ..
-        } = &self.place;
+        let (registry, repository) = (&self.place.registry, &self.place.repository);
         format!("{registry} refuses access to {repository}: {reason}").into()
     }
 
@@ -480,10 +478,8 @@ impl Repository {
     /// as good as a password.
     fn redirected(&self, what: &str, target: Option<&Origin>, reason: &str) -> RegistryError {
         let registry = &self.place.registry;
-        let target = target.map_or_else(
-            || "an unknown place".to_owned(),
-            |target| words(&target.to_string()),
-        );
+        let target = target.map(|target| words(&target.to_string()));
+        let target = target.as_deref().unwrap_or("an unknown place");
         format!("{registry} redirects {what} to {target}: {reason}").into()
     }
 }

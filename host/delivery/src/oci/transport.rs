@@ -143,11 +143,8 @@ impl Transports {
 }
 
 fn unusable(file: &Path, reason: &dyn fmt::Display) -> RegistryError {
-    format!(
-        "cannot use the certificate authorities {}: {reason}",
-        file.display()
-    )
-    .into()
+    let file = file.display();
+    format!("cannot use the certificate authorities {file}: {reason}").into()
 }
 
 impl Transport {
@@ -253,11 +250,8 @@ fn causes(error: &(dyn Error + 'static)) -> String {
         next = cause.source();
     }
     // The first says only that a client failed.
-    let text = words(&if texts.len() > 1 {
-        texts[1..].join(": ")
-    } else {
-        texts.join("")
-    });
+    let causes = texts.get(1..).filter(|causes| !causes.is_empty());
+    let text = words(&causes.unwrap_or(&texts).join(": "));
     let advice = if text.contains("InvalidContentType") || text.contains("corrupt message") {
         "; if it does not speak TLS, list it under `registry.plainHttp` (--plain-http)"
     } else if text.contains("UnknownIssuer") {

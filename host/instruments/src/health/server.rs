@@ -147,11 +147,8 @@ async fn one(State(health): State<Arc<Health>>, Path((endpoint, name)): Path<(St
     let Some(checks) = checks(&health, &endpoint) else {
         return nothing_here();
     };
-    match checks
-        .into_iter()
-        .find(|check| check.name == name)
-        .map(|check| check.result)
-    {
+    let check = checks.into_iter().find(|check| check.name == name);
+    match check.map(|check| check.result) {
         None => (StatusCode::NOT_FOUND, format!("there is no check {name}\n")).into_response(),
         Some(Ok(_)) => "ok".into_response(),
         Some(Err(why)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("failed: {why}\n")).into_response(),
@@ -183,10 +180,9 @@ fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
     if passed && !parameters().any(|(key, _)| key == "verbose") {
         return (StatusCode::OK, "ok".to_owned());
     }
-    let (status, verdict) = if passed {
-        (StatusCode::OK, "passed")
-    } else {
-        (StatusCode::INTERNAL_SERVER_ERROR, "failed")
+    let (status, verdict) = match passed {
+        true => (StatusCode::OK, "passed"),
+        false => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
     };
     (status, format!("{body}{endpoint} check {verdict}\n"))
 }
