@@ -43,11 +43,9 @@ pub async fn push(
             let tag = Version::Tag(referrers_tag(subject.digest));
             let index = repository.optional(&tag).await?;
             let index = artifact::with_referrer(index.as_deref(), &signature);
+            let plugin = subject.digest;
             let index = index.map_err(|error| {
-                format!(
-                    "the registry's list of the signatures of {} cannot be used: {error}",
-                    subject.digest
-                )
+                format!("the registry's list of the signatures of {plugin} cannot be used: {error}")
             })?;
             repository.put(&tag, INDEX, index).await?;
         }

@@ -57,16 +57,10 @@ impl Definition {
     pub fn row(&self) -> String {
         let labels: Vec<_> = self.labels.iter().map(|label| format!("`{label}`")).collect();
         let unit = self.unit.trim_matches(['{', '}']);
-        let (name, prometheus, kind, help) = (
-            self.name,
-            self.prometheus_name(),
-            self.instrument.as_str(),
-            self.help,
-        );
-        format!(
-            "| `{name}` | `{prometheus}` | {kind} | {unit} | {} | {help} |",
-            labels.join(", ")
-        )
+        let Self { name, help, .. } = self;
+        let (prometheus, kind) = (self.prometheus_name(), self.instrument.as_str());
+        let labels = labels.join(", ");
+        format!("| `{name}` | `{prometheus}` | {kind} | {unit} | {labels} | {help} |")
     }
 }
 

@@ -55,18 +55,12 @@ impl Losses {
 
     /// The count of each signal and reason, those of nothing too.
     pub fn all(&self) -> impl Iterator<Item = (Signal, LossReason, u64)> {
-        [Signal::Traces, Signal::Metrics, Signal::Logs]
-            .into_iter()
-            .flat_map(move |signal| {
-                [LossReason::QueueFull, LossReason::Refused]
-                    .into_iter()
-                    .map(move |reason| {
-                        (
-                            signal,
-                            reason,
-                            self.0[signal as usize][reason as usize].load(Ordering::Relaxed),
-                        )
-                    })
-            })
+        let signals = [Signal::Traces, Signal::Metrics, Signal::Logs].into_iter();
+        let reasons = [LossReason::QueueFull, LossReason::Refused];
+        let each = signals.flat_map(move |signal| reasons.map(|reason| (signal, reason)));
+        each.map(|(signal, reason)| {
+            let count = &self.0[signal as usize][reason as usize];
+            (signal, reason, count.load(Ordering::Relaxed))
+        })
     }
 }

@@ -37,12 +37,8 @@ fn times(stat: &str) -> Option<(f64, f64)> {
 /// Returns the bytes in the line `VmRSS:  1234 kB`.
 fn resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()
-        .map(|kilobytes| kilobytes * 1024)
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 #[cfg(test)]
