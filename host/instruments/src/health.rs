@@ -57,8 +57,9 @@ impl Check {
         }
     }
 
-    fn remark(name: impl Into<String>, remark: impl Into<String>) -> Self {
-        Self::new(name, Ok(remark.into()))
+    /// Any answer of the server shows that the runtime is alive.
+    fn ping() -> Self {
+        Self::new("ping", Ok(String::new()))
     }
 }
 
@@ -78,12 +79,8 @@ type Reach = dyn Fn() -> Option<Unreached> + Send + Sync;
 /// The state that the checks read. One per process.
 #[derive(Default)]
 pub struct Health {
-    /// Which replica leads, as text; `None` without election.
-    leader: Mutex<Option<String>>,
-    /// What is wrong with the webhook's certificate, if there is a webhook; empty when nothing is.
-    webhook: Mutex<Option<String>>,
-    /// Why this replica has not taken part in an election yet.
-    election: Mutex<Option<String>>,
+    /// The checks of what not every host has, by name: an election and a webhook.
+    others: Mutex<BTreeMap<&'static str, Result<String, String>>>,
     controllers: Mutex<BTreeMap<String, Expected>>,
     /// Why the current configuration file is not the one in use.
     configuration: Mutex<Option<String>>,
@@ -146,19 +143,23 @@ impl Health {
 
     /// Sets the text about the leader; a replica that stands by is ready.
     pub fn leader(&self, words: String) {
-        *lock(&self.leader) = Some(words);
+        lock(&self.others).insert("leader", Ok(words));
     }
 
     /// Sets why this replica has not taken part in an election yet; `None` once it has. Until then it is not ready: a replica
     /// that cannot read or write its Lease would never work.
     pub fn cannot_elect(&self, problem: Option<String>) {
-        *lock(&self.election) = problem;
+        let mut others = lock(&self.others);
+        match problem {
+            Some(problem) => others.insert("leases", Err(problem)),
+            None => others.remove("leases"),
+        };
     }
 
     /// Sets what is wrong with the webhook's certificate; empty when nothing is. It may arrive later, so this does not
     /// make the host unready.
     pub fn webhook(&self, problem: String) {
-        *lock(&self.webhook) = Some(problem);
+        lock(&self.others).insert("webhook", Ok(problem));
     }
 
     /// Returns the history of a controller's plugin, the newest entry first; `None` without that controller. Reads no
@@ -216,10 +217,8 @@ impl Health {
 
     /// Runs the checks of `/livez`.
     pub fn live(&self) -> Vec<Check> {
-        // Any answer of the server shows that the runtime is alive.
-        let ping = Check::remark("ping", "");
         let pulses: Vec<Arc<Beats>> = lock(&self.pulses).iter().filter_map(Weak::upgrade).collect();
-        std::iter::once(ping)
+        std::iter::once(Check::ping())
             .chain(pulses.iter().map(|beats| beats.check()))
             .chain(self.reached(HOPELESS, |unreached| unreached.may_restart_help))
             .collect()
@@ -243,7 +242,7 @@ impl Health {
 
     /// Runs the checks of `/readyz`.
     pub fn ready(&self) -> Vec<Check> {
-        let mut checks = vec![Check::remark("ping", "")];
+        let mut checks = vec![Check::ping()];
         checks.extend(self.reached(UNREACHED, |_| true));
         let refused = lock(&self.configuration).clone();
         let refused = refused.map_or_else(String::new, |why| format!("the previous one is in use: {why}"));
@@ -298,15 +297,8 @@ impl Health {
             });
         }
         drop(controllers);
-        if let Some(words) = &*lock(&self.leader) {
-            checks.push(Check::remark("leader", words));
-        }
-        if let Some(problem) = &*lock(&self.election) {
-            checks.push(Check::new("leases", Err(problem.clone())));
-        }
-        if let Some(words) = &*lock(&self.webhook) {
-            checks.push(Check::remark("webhook", words));
-        }
+        let others = lock(&self.others).clone();
+        checks.extend(others.into_iter().map(|(name, result)| Check::new(name, result)));
         if self.stopping.load(Ordering::Relaxed) {
             checks.push(Check::new("shutdown", Err("the process is stopping".to_owned())));
         }

@@ -50,7 +50,27 @@ pub async fn observe<B, E>(
     request: impl Future<Output = Result<Response<B>, E>>,
     class: impl FnOnce(&E) -> &'static str,
 ) -> Result<Response<B>, E> {
-    let mut exchange = Exchange::begin(metrics, target);
+    let span = trace::child(|| {
+        info_span!(
+            target: trace::TARGET,
+            "request",
+            otel.name = target.method,
+            otel.kind = "client",
+            http.request.method = target.method,
+            server.address = target.url.host(),
+            server.port = port(&target.url),
+            url.full = full(&target.url),
+            http.response.status_code = Empty,
+        )
+    });
+    let mut exchange = Exchange {
+        metrics,
+        target,
+        span,
+        start: Instant::now(),
+        // Whoever waits for a response no longer drops the future.
+        end: End::Error("cancelled"),
+    };
     let answer = request.await;
     exchange.end = match &answer {
         Ok(response) => End::Status(response.status().as_u16()),
@@ -84,32 +104,6 @@ struct Exchange<'a> {
     span: Span,
     start: Instant,
     end: End,
-}
-
-impl<'a> Exchange<'a> {
-    fn begin(metrics: &'a Metrics, target: Target) -> Self {
-        let span = trace::child(|| {
-            info_span!(
-                target: trace::TARGET,
-                "request",
-                otel.name = target.method,
-                otel.kind = "client",
-                http.request.method = target.method,
-                server.address = target.url.host(),
-                server.port = port(&target.url),
-                url.full = full(&target.url),
-                http.response.status_code = Empty,
-            )
-        });
-        Self {
-            metrics,
-            target,
-            span,
-            start: Instant::now(),
-            // Whoever waits for a response no longer drops the future.
-            end: End::Error("cancelled"),
-        }
-    }
 }
 
 impl Drop for Exchange<'_> {
