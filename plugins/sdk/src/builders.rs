@@ -56,15 +56,13 @@ macro_rules! builder {
             }
 
             /// Adds an annotation to the object itself.
-            pub fn annotation(mut self, key: &str, value: impl Into<String>) -> Self {
-                crate::builders::put(&mut self.0, &["metadata", "annotations", key], value.into().into());
-                self
+            pub fn annotation(self, key: &str, value: impl Into<String>) -> Self {
+                self.with(&["metadata", "annotations", key], value.into().into())
             }
 
             /// Sets the namespace, for a child of a cluster-scoped parent. The default is the parent's namespace.
-            pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-                crate::builders::put(&mut self.0, &["metadata", "namespace"], namespace.into().into());
-                self
+            pub fn namespace(self, namespace: impl Into<String>) -> Self {
+                self.with(&["metadata", "namespace"], namespace.into().into())
             }
 
             /// Sets any field by its path, such as `/spec/template/spec/priorityClassName`: a JSON pointer as in
@@ -75,6 +73,11 @@ macro_rules! builder {
             /// When the path leads into a value that has no fields, or beyond the end of a list.
             pub fn set(mut self, path: &str, value: impl Into<serde_json::Value>) -> Self {
                 crate::builders::put_at(&mut self.0, path, value.into());
+                self
+            }
+
+            fn with(mut self, path: &[&str], value: serde_json::Value) -> Self {
+                crate::builders::put(&mut self.0, path, value);
                 self
             }
         }

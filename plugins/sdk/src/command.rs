@@ -16,13 +16,11 @@ use crate::response::Failure;
 /// Answers one call. If the input violates the contract, writes the reason to standard error and returns a nonzero
 /// exit code.
 pub fn run<R: Registered>() -> ExitCode {
-    match answer::<R>() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("{message}");
-            ExitCode::FAILURE
-        }
-    }
+    let Err(message) = answer::<R>() else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("{message}");
+    ExitCode::FAILURE
 }
 
 fn answer<R: Registered>() -> Result<(), String> {
@@ -62,10 +60,8 @@ fn answer<R: Registered>() -> Result<(), String> {
             Err(error) => failure(error),
         },
         _ => {
-            return Err(
-                "standard input: `call` is none of describe, validate, reconcile, cleanup, convert, default"
-                    .to_owned(),
-            );
+            let calls = "describe, validate, reconcile, cleanup, convert, default";
+            return Err(format!("standard input: `call` is none of {calls}"));
         }
     };
     stdout()
@@ -140,11 +136,8 @@ fn camel_case(value: Value) -> Value {
         Value::Array(items) => items.into_iter().map(camel_case).collect(),
         Value::Object(fields) => {
             let present = fields.into_iter().filter(|(_, value)| !value.is_null());
-            Value::Object(
-                present
-                    .map(|(name, value)| (renamed(&name), camel_case(value)))
-                    .collect(),
-            )
+            let renamed = present.map(|(name, value)| (renamed(&name), camel_case(value)));
+            renamed.collect()
         }
         other => other,
     }

@@ -13,7 +13,7 @@ use crate::kinds::Kind;
 use crate::object;
 use crate::request::{Parent, Request};
 use crate::response::{Event, Failure, FieldError, Response};
-use crate::versions::{Version, convert_object, differences, remove, set, value_of};
+use crate::versions::{Version, convert_object, differences, remove, set, value_of, version_of};
 
 type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
 
@@ -267,13 +267,9 @@ where
         match Request::from_wit(request).map(ManuallyDrop::new) {
             Ok(request) => Ok(cleanup(&request)?.into_wit(&[])),
             Err(Failure::Invalid(invalid)) => {
-                let message = [
-                    &*invalid.message,
-                    ". The plugin cannot read the resource, so its cleanup did not run",
-                ];
-                Ok(done
-                    .event(Event::warning("CleanupSkipped", message.concat()))
-                    .into_wit(&[]))
+                let why = ". The plugin cannot read the resource, so its cleanup did not run";
+                let event = Event::warning("CleanupSkipped", invalid.message + why);
+                Ok(done.event(event).into_wit(&[]))
             }
             Err(failure) => Err(failure),
         }
@@ -309,10 +305,9 @@ impl<Spec: 'static, Status> Plugin<Spec, Status> {
         if self.versions.is_empty() {
             return Vec::new();
         }
-        let own = self.parent.api_version;
-        let own = own.split_once('/').map_or(own, |(_, version)| version);
         let others = self.versions.iter().map(|version| version.name);
-        others.chain([own]).map(str::to_owned).collect()
+        let all = others.chain([version_of(self.parent.api_version)]);
+        all.map(str::to_owned).collect()
     }
 }
 

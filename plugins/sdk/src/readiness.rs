@@ -15,7 +15,7 @@ impl Object {
     /// has not seen the current spec, is not ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        if self.is_terminating() || self.is_behind() {
+        if self.is_terminating() || self.is_before_spec(self.number(&["status", "observedGeneration"])) {
             return false;
         }
         match (self.group(), self.kind()) {
@@ -40,20 +40,16 @@ impl Object {
         self.is(POD)
             && !self.is_terminating()
             && match self.string(&["status", "phase"]) {
-                Some("Succeeded") => matches!(
-                    self.string(&["spec", "restartPolicy"]),
-                    Some("OnFailure" | "Never")
-                ),
+                Some("Succeeded") => {
+                    let restarts = self.string(&["spec", "restartPolicy"]);
+                    matches!(restarts, Some("OnFailure" | "Never"))
+                }
                 Some("Failed") => false,
                 _ => self.has_condition("Ready", "True"),
             }
     }
 
-    /// Reports whether the object's controller has not seen the current spec.
-    fn is_behind(&self) -> bool {
-        self.is_before_spec(self.number(&["status", "observedGeneration"]))
-    }
-
+    /// Reports whether a controller that has observed this generation has not seen the current spec.
     fn is_before_spec(&self, observed: Option<i64>) -> bool {
         observed.is_some_and(|observed| observed < self.number(&["metadata", "generation"]).unwrap_or(0))
     }

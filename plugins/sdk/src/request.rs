@@ -77,10 +77,8 @@ impl<Spec, Status> Request<Spec, Status> {
     /// ```
     #[must_use]
     pub fn answer(&self, need: &Need) -> Option<&[Object]> {
-        self.related
-            .iter()
-            .find(|(id, _)| *id == need.id)
-            .map(|(_, objects)| objects.as_slice())
+        let found = self.related.iter().find(|(id, _)| *id == need.id);
+        found.map(|(_, objects)| objects.as_slice())
     }
 }
 
@@ -124,15 +122,13 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
             namespace_terminating,
         } = request;
         let parent = Parent::from_text(&parent);
+        let related = related.into_iter().map(|it| (it.id, objects(it.objects)));
         Ok(Self {
             parent: parent.map_err(|error| Failure::invalid(format!("{}: {}", error.path, error.message)))?,
             children: objects(children),
             now,
             namespace_terminating,
-            related: related
-                .into_iter()
-                .map(|related| (related.id, objects(related.objects)))
-                .collect(),
+            related: related.collect(),
         })
     }
 }
@@ -169,9 +165,8 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Parent<Spec, Status> {
 /// error or none. This is little code, for it is in every plugin.
 fn path_of(error: &str, given: &dyn Fn() -> Value, error_of: &dyn Fn(Value) -> Option<String>) -> String {
     let (mut path, mut steps) = ("spec".to_owned(), Vec::new());
-    let missing = error
-        .strip_prefix("missing field `")
-        .map(|name| name.trim_end_matches('`'));
+    let missing = error.strip_prefix("missing field `");
+    let missing = missing.map(|name| name.trim_end_matches('`'));
     loop {
         // Without another required field, that one is missing. So see first whether the field belongs here.
         let mut spec = given();

@@ -282,15 +282,13 @@ impl ObjectRef {
             name: name.into(),
         }
     }
-}
 
-impl ObjectRef {
     /// Returns the reference as the host parses it in an annotation: `Kind.group/namespace/name`.
     fn in_annotation(&self) -> String {
         let group = self
             .api_version
             .split_once('/')
-            .map(|(group, _)| format!(".{group}"));
+            .map(|(group, _)| [".", group].concat());
         let namespace = self.namespace.as_ref().map(|namespace| format!("{namespace}/"));
         let (group, namespace) = (group.unwrap_or_default(), namespace.unwrap_or_default());
         format!("{}{group}/{namespace}{}", self.kind, self.name)
@@ -321,23 +319,23 @@ impl GeneratedSecret {
     /// Adds a key whose value has this many letters and digits, 8 to 1024. The host generates it when the Secret
     /// lacks the key, and never changes it.
     #[must_use]
-    pub fn value(mut self, key: impl Into<String>, length: u32) -> Self {
-        self.entries.push(GeneratedValue {
-            key: key.into(),
-            length,
-            alphabet: None,
-        });
-        self
+    pub fn value(self, key: impl Into<String>, length: u32) -> Self {
+        self.entry(key.into(), length, None)
     }
 
     /// Adds a key as [`value`](Self::value) does, with the characters to choose from: at least 2 different ones.
     #[must_use]
-    pub fn value_from(mut self, key: impl Into<String>, length: u32, alphabet: impl Into<String>) -> Self {
-        self.entries.push(GeneratedValue {
-            key: key.into(),
+    pub fn value_from(self, key: impl Into<String>, length: u32, alphabet: impl Into<String>) -> Self {
+        self.entry(key.into(), length, Some(alphabet.into()))
+    }
+
+    fn entry(mut self, key: String, length: u32, alphabet: Option<String>) -> Self {
+        let value = GeneratedValue {
+            key,
             length,
-            alphabet: Some(alphabet.into()),
-        });
+            alphabet,
+        };
+        self.entries.push(value);
         self
     }
 }
@@ -399,8 +397,7 @@ impl Event {
     pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             type_: EventType::Warning,
-            reason: reason.into(),
-            message: message.into(),
+            ..Self::normal(reason, message)
         }
     }
 }

@@ -106,13 +106,10 @@ impl Case {
                 Some(before) => merged(before, child),
                 None => child.clone(),
             }));
+        let is_named = |child: &Value| outcome.keep.iter().any(|it| child["metadata"]["name"] == **it);
         let kept = |child: &&Value| {
             find(&self.children, child).is_none()
-                && (child["kind"] == "PersistentVolumeClaim"
-                    || outcome
-                        .keep
-                        .iter()
-                        .any(|kept| child["metadata"]["name"] == kept.as_str()))
+                && (child["kind"] == "PersistentVolumeClaim" || is_named(child))
         };
         let kept: Vec<Value> = observed.iter().filter(kept).cloned().collect();
         self.children.extend(kept);
@@ -129,11 +126,8 @@ impl Case {
     /// When there is no object of that name.
     #[must_use]
     pub fn with(mut self, kind: Kind, name: &str, path: &str, value: impl Into<Value>) -> Self {
-        let child = self
-            .children
-            .iter_mut()
-            .find(|child| child["kind"] == kind.kind && child["metadata"]["name"] == name);
-        match child {
+        let mut children = self.children.iter_mut();
+        match children.find(|child| is(child, kind, name)) {
             Some(child) => builders::put_at(child, path, value.into()),
             None => panic!("there is no {} {name}", kind.kind),
         }
@@ -230,9 +224,7 @@ impl Case {
     pub fn run(&self, plugin: &impl Reconciler) -> Result<Outcome, Failure> {
         let errors = plugin.validate(&self.parent.to_string(), None);
         if !errors.is_empty() {
-            let texts = errors
-                .iter()
-                .map(|error| format!("{}: {}", error.path, error.message));
+            let texts = errors.iter().map(|it| format!("{}: {}", it.path, it.message));
             let text = texts.collect::<Vec<_>>().join(", ");
             return Err(Failure::invalid(match errors.len() {
                 1 => text,
@@ -400,19 +392,19 @@ impl Outcome {
     /// Returns the names of the children, in order.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
-        self.children
+        let names = self
+            .children
             .iter()
-            .filter_map(|child| child["metadata"]["name"].as_str())
-            .collect()
+            .map(|child| child["metadata"]["name"].as_str());
+        names.flatten().collect()
     }
 
     /// Returns the names of the children of one kind, in order.
     #[must_use]
     pub fn names_of(&self, kind: Kind) -> Vec<&str> {
         let of_kind = self.children.iter().filter(|child| child["kind"] == kind.kind);
-        of_kind
-            .filter_map(|child| child["metadata"]["name"].as_str())
-            .collect()
+        let names = of_kind.map(|child| child["metadata"]["name"].as_str());
+        names.flatten().collect()
     }
 
     /// Returns one child.
@@ -422,11 +414,7 @@ impl Outcome {
     /// When it does not exist.
     #[must_use]
     pub fn child(&self, kind: Kind, name: &str) -> Object {
-        let child = self
-            .children
-            .iter()
-            .find(|child| child["kind"] == kind.kind && child["metadata"]["name"] == name);
-        match child {
+        match self.children.iter().find(|child| is(child, kind, name)) {
             Some(child) => Object::from(child.clone()),
             None => panic!("there is no {} {name} among {:?}", kind.kind, self.names()),
         }
@@ -541,6 +529,10 @@ fn default_to(value: &mut Value, text: &str) {
     }
 }
 
+fn is(object: &Value, kind: Kind, name: &str) -> bool {
+    object["kind"] == kind.kind && object["metadata"]["name"] == name
+}
+
 fn find<'a>(objects: &'a [Value], like: &Value) -> Option<&'a Value> {
     objects.iter().find(|object| {
         object["kind"] == like["kind"] && object["metadata"]["name"] == like["metadata"]["name"]
@@ -553,10 +545,8 @@ fn merged(before: &Value, applied: &Value) -> Value {
         (Value::Object(before), Value::Object(applied)) => {
             let mut all = before.clone();
             for (name, value) in applied {
-                let value = before
-                    .get(name)
-                    .map_or_else(|| value.clone(), |before| merged(before, value));
-                all.insert(name.clone(), value);
+                let before = before.get(name).unwrap_or(&Value::Null);
+                all.insert(name.clone(), merged(before, value));
             }
             Value::Object(all)
         }

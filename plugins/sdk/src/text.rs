@@ -315,15 +315,15 @@ impl<'a> Serializer for Text<'a> {
     }
 }
 
-/// Implements a trait for lists.
-macro_rules! list {
-    ($trait:ident, $method:ident, $end:literal) => {
+/// Implements a trait for lists, or for structs, whose fields have names.
+macro_rules! compound {
+    ($trait:ident, $method:ident, $next:ident($($name:ident)?), $end:literal) => {
         impl $trait for Text<'_> {
             type Ok = ();
             type Error = Never;
 
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
-                value.serialize(self.next())
+            fn $method<T: Serialize + ?Sized>(&mut self, $($name: &'static str,)? value: &T) -> Written {
+                value.serialize(self.$next($($name)?))
             }
 
             fn end(self) -> Written {
@@ -334,32 +334,12 @@ macro_rules! list {
     };
 }
 
-list!(SerializeSeq, serialize_element, "]");
-list!(SerializeTuple, serialize_element, "]");
-list!(SerializeTupleStruct, serialize_field, "]");
-list!(SerializeTupleVariant, serialize_field, "]}");
-
-/// Implements a trait for structs.
-macro_rules! object {
-    ($trait:ident, $end:literal) => {
-        impl $trait for Text<'_> {
-            type Ok = ();
-            type Error = Never;
-
-            fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Written {
-                value.serialize(self.field(name))
-            }
-
-            fn end(self) -> Written {
-                Text::end(self, $end);
-                Ok(())
-            }
-        }
-    };
-}
-
-object!(SerializeStruct, "}");
-object!(SerializeStructVariant, "}}");
+compound!(SerializeSeq, serialize_element, next(), "]");
+compound!(SerializeTuple, serialize_element, next(), "]");
+compound!(SerializeTupleStruct, serialize_field, next(), "]");
+compound!(SerializeTupleVariant, serialize_field, next(), "]}");
+compound!(SerializeStruct, serialize_field, field(name), "}");
+compound!(SerializeStructVariant, serialize_field, field(name), "}}");
 
 impl SerializeMap for Text<'_> {
     type Ok = ();

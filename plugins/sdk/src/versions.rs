@@ -53,7 +53,6 @@ pub struct Version<Spec> {
     to_own: Convert,
     from_own: Convert,
     keeps_rest: bool,
-    pub(crate) is_stored: bool,
     #[cfg_attr(
         target_family = "wasm",
         allow(dead_code, reason = "only the native build makes the text")
@@ -78,6 +77,7 @@ pub(crate) struct Definition {
     pub(crate) rules: &'static [Rule],
     pub(crate) deprecation: Option<&'static str>,
     pub(crate) is_served: bool,
+    pub(crate) is_stored: bool,
 }
 
 impl<Spec> Version<Spec> {
@@ -93,7 +93,6 @@ impl<Spec> Version<Spec> {
             to_own: convert::<Other, Spec>,
             from_own: convert::<Spec, Other>,
             keeps_rest: false,
-            is_stored: false,
             definition: Definition {
                 #[cfg(not(target_family = "wasm"))]
                 schema: crate::crd::schema_of_spec::<Other>,
@@ -101,6 +100,7 @@ impl<Spec> Version<Spec> {
                 rules: &[],
                 deprecation: None,
                 is_served: true,
+                is_stored: false,
             },
             types: PhantomData,
         }
@@ -123,7 +123,7 @@ impl<Spec> Version<Spec> {
     /// still run, or go back to, a plugin that does not know the own version.
     #[must_use]
     pub const fn stored(mut self) -> Self {
-        self.is_stored = true;
+        self.definition.is_stored = true;
         self
     }
 
@@ -205,9 +205,8 @@ pub(crate) fn convert_object<Spec>(
             return Ok(None);
         }
         let version = versions.iter().find(|version| version.name == name);
-        version
-            .map(Some)
-            .ok_or_else(|| format!("this plugin does not know the version {api_version}"))
+        let unknown = || format!("this plugin does not know the version {api_version}");
+        version.map(Some).ok_or_else(unknown)
     };
     let (from, to) = (find(before.as_str().unwrap_or_default())?, find(api_version)?);
     object["apiVersion"] = api_version.into();
@@ -235,10 +234,9 @@ pub(crate) fn convert_object<Spec>(
     Ok(object.to_string())
 }
 
-fn version_of(api_version: &str) -> &str {
-    api_version
-        .split_once('/')
-        .map_or(api_version, |(_, version)| version)
+pub(crate) fn version_of(api_version: &str) -> &str {
+    let version = api_version.split_once('/').map(|(_, version)| version);
+    version.unwrap_or(api_version)
 }
 
 /// Writes what a version cannot express into the object's annotation.
@@ -324,22 +322,14 @@ pub(crate) fn differences(
         (Some(Value::Object(before)), Some(Value::Object(now))) => {
             let added = now.keys().filter(|name| !before.contains_key(*name));
             for name in before.keys().chain(added) {
-                let escaped = name.replace('~', "~0").replace('/', "~1");
-                differences(
-                    &format!("{path}/{escaped}"),
-                    before.get(name),
-                    now.get(name),
-                    found,
-                );
+                let path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
+                differences(&path, before.get(name), now.get(name), found);
             }
         }
         (before, now) => {
-            let sides = [("was", before), ("is", now)];
-            let change = sides
-                .into_iter()
-                .filter_map(|(side, value)| Some((side.to_owned(), value?.clone())))
-                .collect();
-            found.insert(path.to_owned(), Value::Object(change));
+            let sides = [("was", before), ("is", now)].into_iter();
+            let change = sides.filter_map(|(side, value)| Some((side, value?.clone())));
+            found.insert(path.to_owned(), change.collect());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! ConfigMap, Secret, ServiceAccount and PersistentVolumeClaim.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{builder, object, put};
+use super::{builder, object};
 use crate::kinds::{CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, SECRET, SERVICE_ACCOUNT};
 
 builder! {
@@ -17,9 +17,8 @@ impl ConfigMap {
     }
 
     /// Adds an entry.
-    pub fn entry(mut self, key: &str, text: impl Into<String>) -> Self {
-        put(&mut self.0, &["data", key], text.into().into());
-        self
+    pub fn entry(self, key: &str, text: impl Into<String>) -> Self {
+        self.with(&["data", key], text.into().into())
     }
 }
 
@@ -39,16 +38,14 @@ impl Secret {
 
     /// Sets another type, such as `kubernetes.io/basic-auth`. The API server does not let the type of an existing
     /// Secret change.
-    pub fn of_type(mut self, type_: &str) -> Self {
-        put(&mut self.0, &["type"], type_.into());
-        self
+    pub fn of_type(self, type_: &str) -> Self {
+        self.with(&["type"], type_.into())
     }
 
     /// Adds an entry. It is written under `data`, in base64: server-side apply does not remove entries of
     /// `stringData`.
-    pub fn entry(mut self, key: &str, value: impl AsRef<[u8]>) -> Self {
-        put(&mut self.0, &["data", key], base64(value.as_ref()).into());
-        self
+    pub fn entry(self, key: &str, value: impl AsRef<[u8]>) -> Self {
+        self.with(&["data", key], base64(value.as_ref()).into())
     }
 }
 
@@ -91,25 +88,21 @@ builder! {
 impl PersistentVolumeClaim {
     /// Creates a claim of this size, such as `10Gi`, for pods on one node at a time (`ReadWriteOnce`).
     pub fn new(name: impl Into<String>, size: impl Into<String>) -> Self {
-        let mut claim = object(PERSISTENT_VOLUME_CLAIM, name.into());
-        put(&mut claim, &["spec", "accessModes"], json!(["ReadWriteOnce"]));
-        put(
-            &mut claim,
-            &["spec", "resources", "requests", "storage"],
-            Value::String(size.into()),
-        );
-        Self(claim)
+        Self(object(PERSISTENT_VOLUME_CLAIM, name.into()))
+            .with(&["spec", "accessModes"], json!(["ReadWriteOnce"]))
+            .with(&["spec", "resources", "requests", "storage"], size.into().into())
     }
 
     /// Sets the storage class. The default is that of the cluster.
-    pub fn storage_class(mut self, name: impl Into<String>) -> Self {
-        put(&mut self.0, &["spec", "storageClassName"], name.into().into());
-        self
+    pub fn storage_class(self, name: impl Into<String>) -> Self {
+        self.with(&["spec", "storageClassName"], name.into().into())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

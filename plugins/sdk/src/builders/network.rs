@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{add_labels, builder, object, push, put};
+use super::{add_labels, builder, object, push};
 use crate::kinds::{INGRESS, NETWORK_POLICY, SERVICE};
 use crate::labels::Labels;
 
@@ -34,9 +34,8 @@ impl Service {
 
     /// Makes the Service headless: its name resolves to the addresses of the pods, and each pod of a StatefulSet gets a
     /// name of its own.
-    pub fn headless(mut self) -> Self {
-        put(&mut self.0, &["spec", "clusterIP"], "None".into());
-        self
+    pub fn headless(self) -> Self {
+        self.with(&["spec", "clusterIP"], "None".into())
     }
 }
 
@@ -52,9 +51,8 @@ impl Ingress {
     }
 
     /// Sets the class.
-    pub fn class(mut self, name: impl Into<String>) -> Self {
-        put(&mut self.0, &["spec", "ingressClassName"], name.into().into());
-        self
+    pub fn class(self, name: impl Into<String>) -> Self {
+        self.with(&["spec", "ingressClassName"], name.into().into())
     }
 
     /// Sends requests for a host whose path begins with this prefix to a port of a Service, by the port's name.
@@ -84,16 +82,13 @@ impl NetworkPolicy {
     pub fn new(name: impl Into<String>, pods: &Labels) -> Self {
         let mut policy = object(NETWORK_POLICY, name.into());
         add_labels(&mut policy, &["spec", "podSelector", "matchLabels"], pods);
-        put(&mut policy, &["spec", "policyTypes"], json!(["Ingress"]));
-        Self(policy)
+        Self(policy).with(&["spec", "policyTypes"], json!(["Ingress"]))
     }
 
     /// Allows connections from the pods of the same namespace with these labels to TCP ports, by number or by name.
     pub fn allow_from<P: Into<Value>>(mut self, pods: &Labels, ports: impl IntoIterator<Item = P>) -> Self {
-        let ports = ports
-            .into_iter()
-            .map(|port| json!({ "port": port.into(), "protocol": "TCP" }));
-        let mut rule = json!({ "ports": ports.collect::<Vec<_>>() });
+        let port = |port: P| json!({ "port": port.into(), "protocol": "TCP" });
+        let mut rule = json!({ "ports": ports.into_iter().map(port).collect::<Vec<_>>() });
         let mut peer = Value::Null;
         add_labels(&mut peer, &["podSelector", "matchLabels"], pods);
         push(&mut rule, &["from"], peer);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{add_labels, builder, object, push, put};
+use super::{add_labels, builder, object, push};
 use crate::kinds::{HORIZONTAL_POD_AUTOSCALER, Kind, POD_DISRUPTION_BUDGET};
 use crate::labels::Labels;
 
@@ -15,17 +15,15 @@ impl HorizontalPodAutoscaler {
     /// Creates an autoscaler for an object with the subresource `scale`, such as a Deployment, with up to this many
     /// replicas. Leave `replicas` out of the object itself.
     pub fn new(name: impl Into<String>, kind: Kind, target: impl Into<String>, max: impl Into<i64>) -> Self {
-        let mut scaler = object(HORIZONTAL_POD_AUTOSCALER, name.into());
         let target = json!({ "apiVersion": kind.api_version, "kind": kind.kind, "name": target.into() });
-        put(&mut scaler, &["spec", "scaleTargetRef"], target);
-        put(&mut scaler, &["spec", "maxReplicas"], max.into().into());
-        Self(scaler)
+        Self(object(HORIZONTAL_POD_AUTOSCALER, name.into()))
+            .with(&["spec", "scaleTargetRef"], target)
+            .with(&["spec", "maxReplicas"], max.into().into())
     }
 
     /// Sets the least number of replicas. The default is 1.
-    pub fn min(mut self, replicas: impl Into<i64>) -> Self {
-        put(&mut self.0, &["spec", "minReplicas"], replicas.into().into());
-        self
+    pub fn min(self, replicas: impl Into<i64>) -> Self {
+        self.with(&["spec", "minReplicas"], replicas.into().into())
     }
 
     /// Aims at this average use of processor time, in percent of what the pods request.
@@ -60,15 +58,13 @@ impl PodDisruptionBudget {
     }
 
     /// Requires so many pods to stay, as a number or a text such as `50%`.
-    pub fn min_available(mut self, pods: impl Into<Value>) -> Self {
-        put(&mut self.0, &["spec", "minAvailable"], pods.into());
-        self
+    pub fn min_available(self, pods: impl Into<Value>) -> Self {
+        self.with(&["spec", "minAvailable"], pods.into())
     }
 
     /// Allows so many pods to be missing, as a number or a text such as `50%`.
-    pub fn max_unavailable(mut self, pods: impl Into<Value>) -> Self {
-        put(&mut self.0, &["spec", "maxUnavailable"], pods.into());
-        self
+    pub fn max_unavailable(self, pods: impl Into<Value>) -> Self {
+        self.with(&["spec", "maxUnavailable"], pods.into())
     }
 }
 

@@ -34,9 +34,8 @@ macro_rules! workload {
             }
 
             /// Sets the ServiceAccount of the pods.
-            pub fn service_account(mut self, name: impl Into<String>) -> Self {
-                put(&mut self.0, &[$($template,)+ "spec", "serviceAccountName"], name.into().into());
-                self
+            pub fn service_account(self, name: impl Into<String>) -> Self {
+                self.with(&[$($template,)+ "spec", "serviceAccountName"], name.into().into())
             }
 
             /// Adds labels to the pods.
@@ -46,9 +45,8 @@ macro_rules! workload {
             }
 
             /// Adds an annotation to the pods. Its change replaces them; see [`checksum`](crate::checksum).
-            pub fn pod_annotation(mut self, key: &str, value: impl Into<String>) -> Self {
-                put(&mut self.0, &[$($template,)+ "metadata", "annotations", key], value.into().into());
-                self
+            pub fn pod_annotation(self, key: &str, value: impl Into<String>) -> Self {
+                self.with(&[$($template,)+ "metadata", "annotations", key], value.into().into())
             }
         }
     };
@@ -57,13 +55,14 @@ macro_rules! workload {
 /// Returns a workload with a selector, and with pods that have its labels.
 fn selecting(kind: Kind, name: String, selector: &Labels) -> Value {
     let mut workload = object(kind, name);
-    add_labels(&mut workload, &["metadata", "labels"], selector);
-    add_labels(&mut workload, &["spec", "selector", "matchLabels"], selector);
-    add_labels(
-        &mut workload,
-        &["spec", "template", "metadata", "labels"],
-        selector,
-    );
+    let of_pods = ["spec", "template", "metadata", "labels"];
+    for path in [
+        &["metadata", "labels"][..],
+        &["spec", "selector", "matchLabels"],
+        &of_pods,
+    ] {
+        add_labels(&mut workload, path, selector);
+    }
     workload
 }
 
@@ -80,9 +79,8 @@ impl Deployment {
     }
 
     /// Sets the number of replicas. The default is 1. Leave it to a HorizontalPodAutoscaler if there is one.
-    pub fn replicas(mut self, replicas: impl Into<i64>) -> Self {
-        put(&mut self.0, &["spec", "replicas"], replicas.into().into());
-        self
+    pub fn replicas(self, replicas: impl Into<i64>) -> Self {
+        self.with(&["spec", "replicas"], replicas.into().into())
     }
 }
 
@@ -94,15 +92,13 @@ workload! {
 impl StatefulSet {
     /// Creates a StatefulSet of pods with these labels, which it also has itself, behind a headless Service.
     pub fn new(name: impl Into<String>, selector: &Labels, service: impl Into<String>) -> Self {
-        let mut set = selecting(STATEFUL_SET, name.into(), selector);
-        put(&mut set, &["spec", "serviceName"], service.into().into());
-        Self(set)
+        let set = Self(selecting(STATEFUL_SET, name.into(), selector));
+        set.with(&["spec", "serviceName"], service.into().into())
     }
 
     /// Sets the number of replicas. The default is 1.
-    pub fn replicas(mut self, replicas: impl Into<i64>) -> Self {
-        put(&mut self.0, &["spec", "replicas"], replicas.into().into());
-        self
+    pub fn replicas(self, replicas: impl Into<i64>) -> Self {
+        self.with(&["spec", "replicas"], replicas.into().into())
     }
 
     /// Gives each pod a claim like this one. Containers mount it by the claim's name. The claims of an existing
@@ -134,19 +130,12 @@ impl Job {
     /// Creates a Job whose pods are not restarted: one that fails is replaced. The pods of an existing Job cannot
     /// change, so give a Job with other pods another name.
     pub fn new(name: impl Into<String>) -> Self {
-        let mut job = object(JOB, name.into());
-        put(
-            &mut job,
-            &["spec", "template", "spec", "restartPolicy"],
-            "Never".into(),
-        );
-        Self(job)
+        Self(object(JOB, name.into())).with(&["spec", "template", "spec", "restartPolicy"], "Never".into())
     }
 
     /// Sets how many pods may fail before the Job has failed. The default is 6.
-    pub fn backoff_limit(mut self, failures: impl Into<i64>) -> Self {
-        put(&mut self.0, &["spec", "backoffLimit"], failures.into().into());
-        self
+    pub fn backoff_limit(self, failures: impl Into<i64>) -> Self {
+        self.with(&["spec", "backoffLimit"], failures.into().into())
     }
 }
 
@@ -159,15 +148,10 @@ impl CronJob {
     /// Creates a CronJob with a schedule such as `30 2 * * *`. Its pods are not restarted, and a Job that still runs
     /// stops the next from starting.
     pub fn new(name: impl Into<String>, schedule: impl Into<String>) -> Self {
-        let mut job = object(CRON_JOB, name.into());
-        put(&mut job, &["spec", "schedule"], schedule.into().into());
-        put(&mut job, &["spec", "concurrencyPolicy"], "Forbid".into());
-        put_at(
-            &mut job,
-            "/spec/jobTemplate/spec/template/spec/restartPolicy",
-            "Never".into(),
-        );
-        Self(job)
+        Self(object(CRON_JOB, name.into()))
+            .with(&["spec", "schedule"], schedule.into().into())
+            .with(&["spec", "concurrencyPolicy"], "Forbid".into())
+            .set("/spec/jobTemplate/spec/template/spec/restartPolicy", "Never")
     }
 }
 

@@ -6,7 +6,7 @@
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Column, Crd, structural};
 use crate::kinds::Kind;
@@ -22,10 +22,8 @@ impl Crd {
         others: &[Version<Spec>],
     ) -> (Value, Vec<String>) {
         let mut problems = Vec::new();
-        let (group, version) = parent
-            .api_version
-            .split_once('/')
-            .unwrap_or(("", parent.api_version));
+        let api_version = parent.api_version;
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let mut status = schema_of::<Status>("status", &mut problems);
         add_host_fields(&mut status);
         let own = Definition {
@@ -34,19 +32,12 @@ impl Crd {
             rules: self.rules,
             deprecation: self.deprecation,
             is_served: true,
+            is_stored: !others.iter().any(|other| other.definition.is_stored),
         };
-        let mut versions = Vec::new();
-        for other in others {
-            versions.push(self.version(
-                other.name,
-                &other.definition,
-                &status,
-                other.is_stored,
-                &mut problems,
-            ));
-        }
-        let is_stored = !others.iter().any(|other| other.is_stored);
-        versions.push(self.version(version, &own, &status, is_stored, &mut problems));
+        let all = others.iter().map(|other| (other.name, &other.definition));
+        let all = all.chain([(version, &own)]);
+        let versions = all.map(|(name, of)| self.version(name, of, &status, &mut problems));
+        let versions: Vec<_> = versions.collect();
         let singular = parent.kind.to_lowercase();
         let plural = self.plural.map_or_else(|| format!("{singular}s"), str::to_owned);
         let mut definition = json!({
@@ -76,7 +67,6 @@ impl Crd {
         name: &str,
         definition: &Definition,
         status: &Value,
-        is_stored: bool,
         problems: &mut Vec<String>,
     ) -> Value {
         let mut spec = (definition.schema)(problems);
@@ -104,7 +94,7 @@ impl Crd {
         json!({
             "name": name,
             "served": definition.is_served,
-            "storage": is_stored,
+            "storage": definition.is_stored,
             "schema": { "openAPIV3Schema": root },
             "subresources": { "status": {}, "scale": self.scale },
             "additionalPrinterColumns": columns.chain([&age]).collect::<Vec<_>>(),
@@ -143,9 +133,7 @@ fn add_host_fields(status: &mut Value) {
         return;
     };
     status.remove("required");
-    let properties = status
-        .entry("properties")
-        .or_insert_with(|| Value::Object(Map::new()));
+    let properties = status.entry("properties").or_insert_with(|| json!({}));
     properties["observedGeneration"] = json!({
         "description": "The generation of the spec that this status reports on.",
         "type": "integer",

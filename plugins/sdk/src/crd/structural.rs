@@ -81,10 +81,8 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Ve
             rewrite(property, &format!("{path}.{name}"), problems);
         }
         // It is not allowed next to `properties`. Then the additional fields (a flattened map) must not be pruned.
-        if !matches!(
-            fields.remove("additionalProperties"),
-            None | Some(Value::Bool(false))
-        ) {
+        let additional = fields.remove("additionalProperties");
+        if additional.is_some_and(|allowed| allowed != false) {
             fields.insert(OPEN.to_owned(), true.into());
         }
     }
@@ -113,7 +111,7 @@ fn accept_null(fields: &mut Map<String, Value>) {
             fields.insert("type".to_owned(), one);
         }
         if nullable {
-            fields.insert("nullable".to_owned(), Value::Bool(true));
+            fields.insert("nullable".to_owned(), true.into());
         }
     }
     if let Some(Value::Array(values)) = fields.get_mut("enum") {
@@ -146,21 +144,23 @@ fn merge_alternatives(fields: &mut Map<String, Value>) -> bool {
             }
             continue;
         }
+        let are = |types: &[&str]| {
+            alternatives
+                .iter()
+                .all(|one| types.iter().any(|it| one["type"] == **it))
+        };
         if let Some(values) = alternatives.iter().map(single_values).collect::<Option<Vec<_>>>() {
             fields.insert("type".to_owned(), json!("string"));
             fields.insert("enum".to_owned(), Value::Array(values.concat()));
-        } else if alternatives
-            .iter()
-            .all(|one| one["type"] == "integer" || one["type"] == "string")
-        {
+        } else if are(&["integer", "string"]) {
             fields.insert("x-kubernetes-int-or-string".to_owned(), Value::Bool(true));
-        } else if alternatives.iter().all(|one| one["type"] == "object") {
+        } else if are(&["object"]) {
             fields.insert("type".to_owned(), json!("object"));
             let properties = fields.entry("properties").or_insert_with(|| json!({}));
             let rules = alternatives
                 .iter_mut()
-                .map(|one| hoist_properties(one, properties))
-                .collect();
+                .map(|one| hoist_properties(one, properties));
+            let rules = rules.collect();
             fields.insert(keyword.to_owned(), rules);
         } else {
             fields.insert(keyword.to_owned(), Value::Array(alternatives));
@@ -220,13 +220,12 @@ fn translate_values(fields: &mut Map<String, Value>) {
     if let Some(value) = fields.remove("const") {
         fields.insert("enum".to_owned(), json!([value]));
     }
-    let format = match fields.get("format").and_then(Value::as_str) {
-        Some("uint8" | "uint16" | "int8" | "int16") => Some("int32"),
-        Some("uint32" | "uint64" | "uint" | "int") => Some("int64"),
-        _ => None,
-    };
-    if let Some(format) = format {
-        fields.insert("format".to_owned(), json!(format));
+    if let Some(format) = fields.get_mut("format") {
+        match format.as_str() {
+            Some("uint8" | "uint16" | "int8" | "int16") => *format = "int32".into(),
+            Some("uint32" | "uint64" | "uint" | "int") => *format = "int64".into(),
+            _ => {}
+        }
     }
     // OpenAPI 3.0 has the bound and a flag for whether it is exclusive.
     for (exclusive, bound) in [("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")] {

@@ -50,14 +50,12 @@ impl Generator {
             Some("array") => {
                 let least = schema["minItems"].as_u64().unwrap_or_default();
                 let most = schema["maxItems"].as_u64().unwrap_or(least + 3).min(least + 3);
-                let count = if depth == 0 {
-                    least
-                } else {
-                    self.between(least, most)
+                let count = match depth {
+                    0 => least,
+                    _ => self.between(least, most),
                 };
-                (0..count)
-                    .map(|_| self.within(&schema["items"], depth.saturating_sub(1)))
-                    .collect()
+                let items = (0..count).map(|_| self.within(&schema["items"], depth.saturating_sub(1)));
+                items.collect()
             }
             Some("string") => self.text(schema).into(),
             Some("boolean") => (self.draw(1) == 1).into(),
@@ -83,10 +81,8 @@ impl Generator {
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             let is_required = required.iter().any(|required| *required == name);
             let is_chosen = alternative.is_none() || is_required;
-            if let Some(narrower) = chosen
-                .and_then(|chosen| chosen.get(name))
-                .filter(|it| it.get("enum").is_some())
-            {
+            let narrower = chosen.and_then(|chosen| chosen.get(name));
+            if let Some(narrower) = narrower.filter(|it| it.get("enum").is_some()) {
                 fields.insert(name.clone(), self.within(narrower, depth));
             } else if is_required || (is_chosen && depth > 0 && self.draw(1) == 1) {
                 fields.insert(name.clone(), self.within(property, depth.saturating_sub(1)));
@@ -107,9 +103,8 @@ impl Generator {
 
     fn integer(&mut self, schema: &Value) -> i64 {
         let least = schema["minimum"].as_f64().map_or(0, |least| least as i64);
-        let most = schema["maximum"]
-            .as_f64()
-            .map_or(least.saturating_add(1000), |most| most as i64);
+        let most = schema["maximum"].as_f64();
+        let most = most.map_or(least.saturating_add(1000), |most| most as i64);
         let step = schema["multipleOf"]
             .as_f64()
             .map_or(1, |step| (step as i64).max(1));
@@ -120,10 +115,8 @@ impl Generator {
     }
 
     fn text(&mut self, schema: &Value) -> String {
-        let (least, most) = (
-            schema["minLength"].as_u64().unwrap_or_default(),
-            schema["maxLength"].as_u64(),
-        );
+        let least = schema["minLength"].as_u64().unwrap_or_default();
+        let most = schema["maxLength"].as_u64().unwrap_or(least + 8);
         if let Some(pattern) = schema["pattern"].as_str()
             && let Ok(pattern) = regex_syntax::parse(pattern)
         {
@@ -134,10 +127,9 @@ impl Generator {
         if schema["format"] == "date-time" {
             return format!("2026-01-02T03:04:{:02}Z", self.draw(59));
         }
-        let length = self.between(least, most.unwrap_or(least + 8).min(least + 8));
-        (0..length)
-            .map(|_| char::from(b'a' + self.draw(25) as u8))
-            .collect()
+        let length = self.between(least, most.min(least + 8));
+        let letters = (0..length).map(|_| char::from(b'a' + self.draw(25) as u8));
+        letters.collect()
     }
 
     /// Appends a text that matches.
@@ -156,9 +148,7 @@ impl Generator {
             HirKind::Class(Class::Bytes(_)) => {}
             HirKind::Repetition(repetition) => {
                 let least = u64::from(repetition.min);
-                let most = repetition
-                    .max
-                    .map_or(least + REPEATS, |most| u64::from(most).min(least + REPEATS));
+                let most = repetition.max.map_or(u64::MAX, u64::from).min(least + REPEATS);
                 for _ in 0..self.between(least, most) {
                     self.matching(&repetition.sub, text);
                 }

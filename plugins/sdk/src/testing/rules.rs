@@ -74,9 +74,8 @@ pub(super) fn problems(definition: &Value) -> Vec<String> {
         let name = version["name"].as_str().unwrap_or_default();
         cel::problems(&version["schema"]["openAPIV3Schema"], name)
     });
-    problems
-        .map(|(path, problem)| format!("{path} {problem}"))
-        .collect()
+    let problems = problems.map(|(path, problem)| format!("{path} {problem}"));
+    problems.collect()
 }
 
 #[cfg(test)]

@@ -23,12 +23,8 @@ pub fn check_versions(plugin: &impl Reconciler) {
     let spec = &definition["spec"];
     let versions: Vec<&Value> = spec["versions"].as_array().into_iter().flatten().collect();
     let named = |version: &Value| {
-        let (group, name) = (&spec["group"], &version["name"]);
-        format!(
-            "{}/{}",
-            group.as_str().unwrap_or_default(),
-            name.as_str().unwrap_or_default()
-        )
+        let [group, name] = [&spec["group"], &version["name"]].map(|it| it.as_str().unwrap_or_default());
+        format!("{group}/{name}")
     };
     for from in &versions {
         for to in versions.iter().filter(|to| to["name"] != from["name"]) {
@@ -60,10 +56,8 @@ pub fn check_versions(plugin: &impl Reconciler) {
 
 fn there_and_back(plugin: &impl Reconciler, resource: &Value, from: &str, to: &str) -> Result<Value, String> {
     let convert = |resource: String, to: &str| {
-        let mut converted = plugin.convert(to, &[resource]);
-        converted
-            .pop()
-            .unwrap_or_else(|| Err("`convert` answered nothing".to_owned()))
+        let converted = plugin.convert(to, &[resource]).pop();
+        converted.unwrap_or_else(|| Err("`convert` answered nothing".to_owned()))
     };
     let there = convert(resource.to_string(), to)?;
     let back = convert(there, from)?;
