@@ -124,12 +124,8 @@ impl Controllers {
         let new = |controller: &&ControllerConfig| {
             !self.running.contains_key(&controller.id) && !outdated.contains_key(&controller.id)
         };
-        let added: Vec<_> = config
-            .controllers
-            .iter()
-            .filter(new)
-            .map(|controller| controller.id.clone())
-            .collect();
+        let added = config.controllers.iter().filter(new);
+        let added: Vec<_> = added.map(|controller| &*controller.id).collect();
         // Stop all of them before one starts: a kind may move from one controller to another.
         for running in outdated.values() {
             running.stop.cancel();
@@ -153,18 +149,13 @@ impl Controllers {
         for controller in &config.controllers {
             if !self.running.contains_key(&controller.id) {
                 // Perhaps of another controller: it may have been renamed.
-                let fallback = outdated
-                    .values()
-                    .find(|running| running.config.parent.is_version_of(&controller.parent))
-                    .map(|running| running.plugin.target.converter());
+                let is_for = |it: &&Running| it.config.parent.is_version_of(&controller.parent);
+                let fallback = outdated.values().find(is_for);
+                let fallback = fallback.map(|running| running.plugin.target.converter());
                 let before = outdated.remove(&controller.id);
                 match self.start(Arc::new(controller.clone()), before, fallback) {
-                    Ok(running) => {
-                        self.running.insert(controller.id.clone(), running);
-                    }
-                    Err(error) => {
-                        error!(controller = controller.id, "cannot start the controller: {error}");
-                    }
+                    Ok(running) => drop(self.running.insert(controller.id.clone(), running)),
+                    Err(error) => error!(controller = controller.id, "cannot start the controller: {error}"),
                 }
             }
         }
@@ -206,11 +197,8 @@ impl Controllers {
             account => factory.writer(account.as_ref())?.limited(&limits),
         };
         let plugin = self.plugin_slot(&config, &own, before, fallback);
-        let (live, slot) = (plugin.live.clone(), &plugin.slot);
-        self.shared
-            .instruments
-            .health
-            .expect(&config.id, live.clone(), slot.report(), slot.history());
+        let (live, slot, health) = (plugin.live.clone(), &plugin.slot, &self.shared.instruments.health);
+        health.expect(&config.id, live.clone(), slot.report(), slot.history());
         let proving = Arc::clone(&plugin.proving);
         let (installer, record) = (Arc::clone(&proving.installer), Arc::clone(&proving.record));
         let stop = self.stop.child_token();
@@ -231,21 +219,14 @@ impl Controllers {
                 reviews: self.reviews.named(config.tenant()),
             },
             Arc::clone(&self.slot_parts.definitions),
-            Arc::clone(&self.shared.instruments.health),
+            Arc::clone(health),
             [installer.trouble(), record.trouble()],
         );
-        let stopped = stop.clone();
-        self.tasks
-            .spawn(async move { stopped.run_until_cancelled(compare).await });
-        let supervised = supervise(
-            self.shared.clone(),
-            Arc::clone(&config),
-            live,
-            writers,
-            proving,
-            stop.clone(),
-        );
-        let task = self.tasks.spawn(supervised);
+        self.tasks.spawn(stop.clone().run_until_cancelled_owned(compare));
+        let (shared, of) = (self.shared.clone(), Arc::clone(&config));
+        let task = self
+            .tasks
+            .spawn(supervise(shared, of, live, writers, proving, stop.clone()));
         Ok(Running {
             config,
             plugin,
@@ -283,14 +264,13 @@ impl Controllers {
                 let metrics = instruments.metrics.of(&config.id, &config.parent);
                 let proof = Arc::clone(&proving) as _;
                 let (slot, live) = Slot::new(self.slot_parts.runtime.clone(), expected, metrics, proof);
-                let slot = slot.traced(instruments.tracer.clone());
-                let slot = match self.versions(config) {
-                    Some(versions) => slot.keeping(versions),
-                    None => slot,
-                };
-                let targets = &self.shared.webhook_targets;
-                let next = proving.converter();
-                let target = targets.add_plugin(config, live.clone(), fallback, next, instruments);
+                let mut slot = slot.traced(instruments.tracer.clone());
+                if let Some(versions) = self.versions(config) {
+                    slot = slot.keeping(versions);
+                }
+                let (own, next) = (live.clone(), proving.converter());
+                let target = PluginTarget::new(config, own, fallback, next, instruments);
+                let target = self.shared.webhook_targets.add_plugin(target);
                 (slot, live, proving, listening, target)
             }
         };
@@ -308,14 +288,12 @@ impl Controllers {
     /// Creates what proves new versions. It listens to users' orders about them until the guard is dropped.
     fn listen(&self, config: &Arc<ControllerConfig>, writer: &Writer) -> (Arc<Proving>, DropGuard) {
         let shared = &self.shared;
-        let installer = Installer::new(
-            shared.client.clone(),
-            Arc::clone(&shared.kinds),
-            self.slot_parts.installation.clone(),
-            self.slot_parts.reach.clone(),
-        );
-        let installation = &self.slot_parts.installation;
-        let record = LiveRecord::new(shared.client.clone(), installation, config, writer.clone());
+        let SlotParts {
+            installation, reach, ..
+        } = &self.slot_parts;
+        let (client, kinds) = (shared.client.clone(), Arc::clone(&shared.kinds));
+        let record = LiveRecord::new(client.clone(), installation, config, writer.clone());
+        let installer = Installer::new(client, kinds, installation.clone(), reach.clone());
         let proving = Proving::new(Arc::clone(config), Arc::new(installer), Arc::new(record));
         let proving = Arc::new(proving);
         let stop = self.stop.child_token();
@@ -329,17 +307,12 @@ impl Controllers {
     /// Opens the stored versions. If their folder cannot be used, the controller starts without one.
     fn versions(&self, config: &ControllerConfig) -> Option<Versions> {
         let folder = self.slot_parts.state.as_deref()?;
-        Versions::open(
-            folder,
-            &config.id,
-            config.proving.keep,
-            self.slot_parts.room,
-        )
-        .inspect_err(|error| {
+        let versions = Versions::open(folder, &config.id, config.proving.keep, self.slot_parts.room);
+        let versions = versions.inspect_err(|error| {
             warn!(controller = config.name, folder = %folder.display(), %error,
-                    "the versions of this plugin cannot be stored: after a restart the host uses its file without proving it");
-        })
-        .ok()
+                "the versions of this plugin cannot be stored: after a restart the host uses its file without proving it");
+        });
+        versions.ok()
     }
 }
 

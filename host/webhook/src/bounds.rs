@@ -79,10 +79,9 @@ impl Room {
 
     /// Waits until there is room for this many bytes of an address.
     pub(super) async fn take(&self, peer: IpAddr, bytes: usize) -> Part {
-        let room = if bytes <= self.most {
-            &self.small
-        } else {
-            &self.large
+        let room = match bytes <= self.most {
+            true => &self.small,
+            false => &self.large,
         };
         room.take(peer, bytes.div_ceil(KIB)).await
     }
@@ -157,11 +156,8 @@ impl Sizes {
             room if room < full.total() / KIB => size / KIB * room / (full.total() / KIB) * KIB,
             _ => size,
         };
-        let (large_bodies, small_work, large_work) = (
-            part(full.large_bodies),
-            part(full.small_work),
-            part(full.large_work),
-        );
+        let (large_bodies, large_work) = (part(full.large_bodies), part(full.large_work));
+        let small_work = part(full.small_work);
         Self {
             review: full.review.min(large_bodies / 2),
             conversion: full.conversion.min(large_bodies / 2),

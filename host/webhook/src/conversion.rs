@@ -32,18 +32,10 @@ const MESSAGE: usize = 2048;
 /// Why objects are not converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
-    /// An object is not a Kubernetes object.
-    #[error("objects[{index}] of the request: {message}")]
-    Object {
-        /// Its place in the list.
-        index: usize,
-        /// What is wrong with it.
-        message: String,
-    },
     /// The plugin does not convert a version.
     #[error("{0}")]
     UnknownVersion(String),
-    /// The plugin cannot convert an object, or its answer for the object is wrong.
+    /// An object is not a Kubernetes object, the plugin cannot convert it, or its answer for it is wrong.
     #[error("{0}")]
     Refused(String),
     /// The call failed.
@@ -133,9 +125,8 @@ async fn convert_batch(
 ) -> Result<Vec<String>, ConversionError> {
     let mut by_version = BTreeMap::<String, Vec<(usize, Before<'_>)>>::new();
     for (index, object) in objects.iter().enumerate() {
-        let before = Before::read(object.get()).map_err(|message| ConversionError::Object {
-            index: first + index,
-            message,
+        let before = Before::read(object.get()).map_err(|why| {
+            ConversionError::Refused(format!("objects[{}] of the request: {why}", first + index))
         })?;
         for api_version in [before.api_version.as_str(), to] {
             knows(plugin, &before.kind, api_version)?;
@@ -146,9 +137,8 @@ async fn convert_batch(
     let mut converted = vec![String::new(); objects.len()];
     for (api_version, same) in &by_version {
         let texts = if api_version == to {
-            let texts = same
-                .iter()
-                .map(|(_, before)| take(room, before, before.text.to_owned(), to));
+            let texts = same.iter();
+            let texts = texts.map(|(_, before)| take(room, before, before.text.to_owned(), to));
             texts.collect::<Result<_, _>>()?
         } else {
             let same: Vec<&Before<'_>> = same.iter().map(|(_, before)| before).collect();
@@ -222,10 +212,7 @@ async fn convert_call(
     for (before, result) in same.iter().zip(&results) {
         let text = match result {
             Converted::Object(object) => before.restore(object.get(), to).map_err(|why| {
-                before.refused(
-                    to,
-                    &format_args!("the answer of the plugin {name} is wrong: {why}"),
-                )
+                before.refused(to, &format!("the answer of the plugin {name} is wrong: {why}"))
             })?,
             Converted::Error(message) => return Err(before.refused(to, message)),
         };
@@ -237,21 +224,17 @@ async fn convert_call(
 
 /// Returns a converted object if there is room for it.
 fn take(room: &mut usize, before: &Before<'_>, text: String, to: &str) -> Result<String, ConversionError> {
-    match room.checked_sub(text.len()) {
-        Some(rest) => {
-            *room = rest;
-            Ok(text)
-        }
-        None => Err(before.refused(
-            to,
-            &"the converted objects are more than twice as large as the request; ask for fewer objects at a time \
-              (`limit`)",
-        )),
-    }
+    let rest = room.checked_sub(text.len()).ok_or_else(|| {
+        let why = "the converted objects are more than twice as large as the request; ask for fewer objects at a time \
+                   (`limit`)";
+        before.refused(to, why)
+    })?;
+    *room = rest;
+    Ok(text)
 }
 
 impl Before<'_> {
-    fn refused(&self, to: &str, why: &dyn std::fmt::Display) -> ConversionError {
+    fn refused(&self, to: &str, why: &str) -> ConversionError {
         let message = format!("cannot convert {} to {to}: {why}", self.full_name());
         ConversionError::Refused(shorten(&message, MESSAGE))
     }
@@ -260,31 +243,24 @@ impl Before<'_> {
 /// Checks that the plugin converts this version of the kind.
 fn knows(plugin: &Plugin, kind: &str, api_version: &str) -> Result<(), ConversionError> {
     let description = plugin.description();
-    let asked = Kind::new(api_version, kind);
+    let (asked, own) = (Kind::new(api_version, kind), &description.parent);
     let is_known = description
         .versions
         .iter()
         .any(|version| version == asked.version());
-    if asked.is_version_of(&description.parent) && is_known {
+    if asked.is_version_of(own) && is_known {
         return Ok(());
     }
-    let versions = if description.versions.is_empty() {
-        "no versions".to_owned()
-    } else {
-        format!(
-            "{} of {}",
-            description.versions.join(", "),
-            description.parent.kind
-        )
+    let versions = match description.versions.is_empty() {
+        true => "no versions".to_owned(),
+        false => format!("{} of {}", description.versions.join(", "), own.kind),
     };
-    Err(ConversionError::UnknownVersion(shorten(
-        &format!(
-            "the plugin {} converts {versions}, not {asked}: does the CustomResourceDefinition belong to another \
-             version of the plugin?",
-            description.name_and_version()
-        ),
-        MESSAGE,
-    )))
+    let message = format!(
+        "the plugin {} converts {versions}, not {asked}: does the CustomResourceDefinition belong to another version of \
+         the plugin?",
+        description.name_and_version()
+    );
+    Err(ConversionError::UnknownVersion(shorten(&message, MESSAGE)))
 }
 
 #[cfg(test)]

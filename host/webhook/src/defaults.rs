@@ -48,13 +48,14 @@ async fn problem(plugin: &Plugin, object: &Value) -> Result<Option<String>, Call
         Err(message) => return Ok(Some(format!("{message}, for its own answer"))),
     };
     let (first, second) = (Value::Object(first), Value::Object(second));
-    let how = if first == second {
-        None
-    } else {
-        // The order of fields or a null counts as well: the webhook compares the texts.
-        difference(&first, &second, "spec").or_else(|| Some("spec changes".to_owned()))
-    };
-    Ok(how.map(|how| format!("`default` changes its own answer: {how} when it is called again")))
+    if first == second {
+        return Ok(None);
+    }
+    // The order of fields or a null counts as well: the webhook compares the texts.
+    let how = difference(&first, &second, "spec").unwrap_or_else(|| "spec changes".to_owned());
+    Ok(Some(format!(
+        "`default` changes its own answer: {how} when it is called again"
+    )))
 }
 
 /// Calls the plugin for a proof. Returns what it says if it gives no spec.

@@ -24,21 +24,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use self::bounds::{Asker, Part};
 use self::conversion_review::ConversionReview;
 use self::review::Review;
 use self::server::Ask;
-use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::sync::lock;
 use operator_host_core::text::shorten;
-use operator_host_delivery::registry::Live;
-use operator_host_instruments::Instruments;
+use operator_host_runtime::CallError;
 use operator_host_runtime::estimate::estimate;
-use operator_host_runtime::{CallError, Plugin};
 
 pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
 pub use self::target::PluginTarget;
@@ -132,17 +128,9 @@ impl NoDecision {
 }
 
 impl WebhookTargets {
-    /// Validates, converts and defaults objects of a controller's kind as long as the result is held. `fallback` converts until
-    /// `plugin` does, and `next` while it knows more versions.
-    pub fn add_plugin(
-        &self,
-        config: &Arc<ControllerConfig>,
-        plugin: watch::Receiver<Live>,
-        fallback: Option<watch::Receiver<Live>>,
-        next: watch::Receiver<Option<Plugin>>,
-        instruments: &Instruments,
-    ) -> Arc<PluginTarget> {
-        let target = Arc::new(PluginTarget::new(config, plugin, fallback, next, instruments));
+    /// Validates, converts and defaults objects of a controller's kind as long as the result is held.
+    pub fn add_plugin(&self, target: PluginTarget) -> Arc<PluginTarget> {
+        let target = Arc::new(target);
         let mut plugins = lock(&self.plugins);
         plugins.retain(|target| target.strong_count() > 0);
         plugins.push(Arc::downgrade(&target));
@@ -171,7 +159,7 @@ impl WebhookTargets {
             let error = NoDecision::elsewhere(format!("no controller for {kind} runs here yet"));
             return (String::new(), Err(error));
         };
-        let name = target.controller().to_owned();
+        let name = target.config.name.clone();
         let converted = target
             .convert(&review.to, &review.objects, body, asker, until)
             .await;
@@ -193,17 +181,18 @@ impl WebhookTargets {
     ) -> (String, Result<Decision, NoDecision>) {
         let kind = Kind::new(format!("{}/", review.group), review.kind.clone());
         let target = self.plugin_of(&kind);
-        let name = target.as_ref().map(|target| target.controller().to_owned());
-        let name = name.unwrap_or_default();
+        let name = target
+            .as_ref()
+            .map_or_else(String::new, |target| target.config.name.clone());
         // Deletions are allowed even without a controller.
         let Some(object) = review.asked_about() else {
             return (name, Ok(Decision::Allowed));
         };
         let decision = match target {
-            None => Err(NoDecision::new(format!(
-                "no controller for {} runs here yet",
-                shorten(&review.kind, 63)
-            ))),
+            None => {
+                let kind = shorten(&review.kind, 63);
+                Err(NoDecision::new(format!("no controller for {kind} runs here yet")))
+            }
             Some(target) => target.decide(ask, review, object, asker).await,
         };
         let no_decision = match ask {
@@ -246,11 +235,8 @@ impl WebhookTargets {
 /// Returns the number of bytes that an object and the one that it replaces may take in memory, unless they are more than
 /// `most`.
 fn memory_of(objects: [Option<&str>; 2], most: usize) -> Result<usize, NoDecision> {
-    let memory: usize = objects
-        .iter()
-        .flatten()
-        .map(|object| estimate(object).bytes)
-        .sum();
+    let objects = objects.iter().flatten();
+    let memory: usize = objects.map(|object| estimate(object).bytes).sum();
     if memory > most {
         return Err(NoDecision::new(format!(
             "the object would take {} MiB of memory; the limit is {} MiB",

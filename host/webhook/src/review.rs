@@ -83,9 +83,8 @@ pub(super) fn request<'a>(body: &'a [u8], expected: &str) -> Result<&'a str, Str
         let found = shorten(&api_version, QUOTED);
         return Err(format!("`apiVersion` is {found:?}, expected {expected}"));
     }
-    request
-        .map(RawValue::get)
-        .ok_or_else(|| "missing field `request`".to_owned())
+    let request = request.ok_or("missing field `request`")?;
+    Ok(request.get())
 }
 
 impl<'a> Review<'a> {
@@ -98,9 +97,8 @@ impl<'a> Review<'a> {
             json_text::object(request(body, API_VERSION)?).map_err(|error| format!("request: {error}"))?;
         let GroupKind { group, kind } =
             json_text::object(request.kind.get()).map_err(|error| format!("request.kind: {error}"))?;
-        let written: Option<Version> = request
-            .request_kind
-            .and_then(|kind| json_text::object(kind.get()).ok());
+        let written = request.request_kind.map(|kind| json_text::object(kind.get()));
+        let written: Option<Version> = written.and_then(Result::ok);
         let object = |value: Option<&'a RawValue>| {
             let text = value.map(RawValue::get);
             text.filter(|text| text.starts_with('{'))
@@ -148,12 +146,11 @@ impl<'a> Review<'a> {
     }
 
     fn is_going(&self) -> bool {
-        let metadata = self.object.and_then(|object| {
-            let members = json_text::members(object).ok()?;
-            members.get("metadata").copied()
-        });
-        let going: Option<Going> = metadata.and_then(|metadata| json_text::object(metadata.get()).ok());
-        going.is_some_and(|going| going.deletion_timestamp.is_some())
+        let going = || {
+            let members = json_text::members(self.object?).ok()?;
+            json_text::object(members.get("metadata")?.get()).ok()
+        };
+        going().is_some_and(|going: Going| going.deletion_timestamp.is_some())
     }
 }
 
@@ -162,11 +159,10 @@ impl<'a> Review<'a> {
 fn wants(object: &str) -> Option<Vec<(String, &str)>> {
     let mut object = json_text::members(object).ok()?;
     object.remove("status");
-    let metadata = object.remove("metadata");
-    let metadata = metadata
-        .map(|metadata| json_text::members(metadata.get()))
-        .transpose();
-    let metadata = metadata.ok()?.into_iter().flatten();
+    let metadata = object
+        .remove("metadata")
+        .map(|metadata| json_text::members(metadata.get()));
+    let metadata = metadata.transpose().ok()?.into_iter().flatten();
     let controlled = metadata.filter(|(key, _)| matches!(key.as_str(), "labels" | "annotations"));
     let wants = object.into_iter().chain(controlled);
     Some(wants.map(|(key, value)| (key, value.get())).collect())

@@ -52,17 +52,12 @@ const LIFE: Duration = Duration::from_secs(60);
 /// Maximum size of a request's head.
 const HEAD: usize = 64 << 10;
 
-/// Why the webhook cannot be served.
+/// The webhook's address cannot be used.
 #[derive(Debug, Error)]
-pub enum ServerError {
-    /// The address cannot be used.
-    #[error("cannot listen on {address} for the webhook: {error}; choose another as `webhook.address`")]
-    Listen {
-        /// The configured address.
-        address: SocketAddr,
-        /// The error of the system.
-        error: std::io::Error,
-    },
+#[error("cannot listen on {address} for the webhook: {error}; choose another as `webhook.address`")]
+pub struct ServerError {
+    address: SocketAddr,
+    error: std::io::Error,
 }
 
 /// Listens, and answers requests as soon as the certificate's files are valid, until the process ends. After `stop`
@@ -79,7 +74,7 @@ pub async fn start(
     stop: CancellationToken,
 ) -> Result<(), ServerError> {
     let address = config.address;
-    let failed = |error| ServerError::Listen { address, error };
+    let failed = |error| ServerError { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     info!(address = %listener.local_addr().map_err(failed)?, path = PATH, "serving the webhook");
     let webhook = Arc::new(Webhook {
@@ -135,11 +130,7 @@ fn router(webhook: Arc<Webhook>) -> Router {
             async move |State(webhook): State<Arc<Webhook>>,
                         Extension(caller): Extension<Caller>,
                         RawQuery(query): RawQuery,
-                        body: Body| {
-                webhook
-                    .answer(ask, &caller, &query.unwrap_or_default(), body)
-                    .await
-            },
+                        body: Body| webhook.answer(ask, &caller, query, body).await,
         )
     };
     let paths = format!("send reviews to {PATH}, {DEFAULT_PATH} or {CONVERT_PATH}\n");
@@ -152,15 +143,13 @@ fn router(webhook: Arc<Webhook>) -> Router {
 }
 
 impl Webhook {
-    async fn answer(&self, ask: Ask, caller: &Caller, query: &str, body: Body) -> Response {
+    async fn answer(&self, ask: Ask, caller: &Caller, query: Option<String>, body: Body) -> Response {
         let _in_use = caller.keep_place();
         if self.verifies && !caller.is_verified && ask != Ask::Convert {
-            return plain(
-                StatusCode::FORBIDDEN,
-                "show a certificate of the authority of --client-ca",
-            );
+            let words = "show a certificate of the authority of --client-ca";
+            return plain(StatusCode::FORBIDDEN, words);
         }
-        let limit = time_limit(query);
+        let limit = time_limit(&query.unwrap_or_default());
         let until = Instant::now() + limit;
         let answer = async {
             match ask {
@@ -175,10 +164,8 @@ impl Webhook {
                     Ask::Convert => self.metrics.conversion("", "failed"),
                     Ask::Validate | Ask::Default => self.metrics.admission("", "failed"),
                 }
-                plain(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    &format!("no decision within {limit:?}"),
-                )
+                let words = format!("no decision within {limit:?}");
+                plain(StatusCode::INTERNAL_SERVER_ERROR, &words)
             }
         }
     }
@@ -186,12 +173,7 @@ impl Webhook {
     async fn review(&self, body: Body, ask: Ask, caller: &Caller) -> Result<Response, Response> {
         let asker = self.asker(caller);
         let (body, part) = read(body, asker, self.rooms.sizes.review).await?;
-        let review = Review::parse(&body).map_err(|error| {
-            plain(
-                StatusCode::BAD_REQUEST,
-                &format!("not an AdmissionReview: {error}"),
-            )
-        })?;
+        let review = Review::parse(&body).map_err(|error| no_review("an AdmissionReview", &error))?;
         let (controller, decision) = self.webhook_targets.decide(&review, ask, asker).await;
         let result = match &decision {
             Ok(Decision::Allowed | Decision::Patched(_)) => "allowed",
@@ -215,16 +197,10 @@ impl Webhook {
     async fn convert(&self, body: Body, caller: &Caller, until: Instant) -> Result<Response, Response> {
         let asker = self.asker(caller);
         let (body, part) = read(body, asker, self.rooms.sizes.conversion).await?;
-        let review = ConversionReview::parse(&body).map_err(|error| {
-            plain(
-                StatusCode::BAD_REQUEST,
-                &format!("not a ConversionReview: {error}"),
-            )
-        })?;
-        let (controller, converted) = self
-            .webhook_targets
-            .convert(&review, body.len(), asker, until)
-            .await;
+        let review = ConversionReview::parse(&body);
+        let review = review.map_err(|error| no_review("a ConversionReview", &error))?;
+        let targets = &self.webhook_targets;
+        let (controller, converted) = targets.convert(&review, body.len(), asker, until).await;
         let result = if converted.is_ok() { "converted" } else { "failed" };
         self.metrics.conversion(&controller, result);
         debug!(
@@ -243,10 +219,8 @@ impl Webhook {
             Err(error) if error.try_again => return Err(again(words(&error, caller))),
             Err(error) => Err(words(&error, caller).to_owned()),
         };
-        Ok(respond(
-            conversion_review::response(&review.uid, converted),
-            parts,
-        ))
+        let pieces = conversion_review::response(&review.uid, converted);
+        Ok(respond(pieces, parts))
     }
 
     const fn asker(&self, caller: &Caller) -> Asker<'_> {
@@ -268,18 +242,12 @@ fn words<'a>(error: &'a NoDecision, caller: &Caller) -> &'a str {
 
 /// Reads a whole body of a limited size when there is room for it. Returns it with its part of the room.
 async fn read(body: Body, asker: Asker<'_>, limit: usize) -> Result<(Vec<u8>, Part), Response> {
-    let too_large = || {
-        plain(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            &format!("the limit for a review is {limit} bytes"),
-        )
-    };
+    let words = format!("the limit for a review is {limit} bytes");
+    let too_large = || plain(StatusCode::PAYLOAD_TOO_LARGE, &words);
     // Without a length, it may be as long as the limit.
     let length = body.size_hint().exact().map_or(Ok(limit), usize::try_from);
-    let length = length
-        .ok()
-        .filter(|length| *length <= limit)
-        .ok_or_else(too_large)?;
+    let length = length.ok().filter(|length| *length <= limit);
+    let length = length.ok_or_else(too_large)?;
     let part = asker.rooms.bodies.take(asker.peer, length).await;
     let reading = async {
         let mut body = Limited::new(body, limit);
@@ -293,13 +261,15 @@ async fn read(body: Body, asker: Asker<'_>, limit: usize) -> Result<(Vec<u8>, Pa
         }
         Ok((text, part))
     };
+    let words = "the body did not arrive in time";
     match timeout(BODY_TIMEOUT, reading).await {
         Ok(read) => read,
-        Err(_elapsed) => Err(plain(
-            StatusCode::REQUEST_TIMEOUT,
-            "the body did not arrive in time",
-        )),
+        Err(_elapsed) => Err(plain(StatusCode::REQUEST_TIMEOUT, words)),
     }
+}
+
+fn no_review(expected: &str, error: &str) -> Response {
+    plain(StatusCode::BAD_REQUEST, &format!("not {expected}: {error}"))
 }
 
 /// Returns the AdmissionReview with the response.

@@ -29,7 +29,7 @@ const TURNS: usize = 4;
 
 /// Calls the plugin of one controller while it is held, whatever the state of the controller.
 pub struct PluginTarget {
-    config: Arc<ControllerConfig>,
+    pub(super) config: Arc<ControllerConfig>,
     calls: Calls,
     plugin: watch::Receiver<Live>,
     /// Converts until `plugin` does: the plugin that did so before the controller had another version of its kind, or
@@ -45,7 +45,8 @@ pub struct PluginTarget {
 }
 
 impl PluginTarget {
-    pub(super) fn new(
+    /// `fallback` converts until `plugin` does, and `next` while it knows more versions.
+    pub fn new(
         config: &Arc<ControllerConfig>,
         plugin: watch::Receiver<Live>,
         fallback: Option<watch::Receiver<Live>>,
@@ -61,10 +62,6 @@ impl PluginTarget {
             conversions: Parts::new(TURNS),
             reviews: Parts::new(TURNS),
         }
-    }
-
-    pub(super) fn controller(&self) -> &str {
-        &self.config.name
     }
 
     /// Reports whether it reconciles this kind as its own, in any version.

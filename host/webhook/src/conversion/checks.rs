@@ -66,13 +66,8 @@ impl<'a> Before<'a> {
 
     /// Returns the kind with the namespace and the name, for messages.
     pub(super) fn full_name(&self) -> String {
-        let Self {
-            kind,
-            namespace,
-            name,
-            ..
-        } = self;
-        match namespace.as_str() {
+        let (kind, name) = (&self.kind, &self.name);
+        match self.namespace.as_str() {
             "" => format!("{kind} {name}"),
             namespace => format!("{kind} {namespace}/{name}"),
         }
@@ -107,15 +102,12 @@ impl<'a> Before<'a> {
             ));
         }
         let changed = |field| changed(field, self.metadata.get(field), after.metadata.get(field));
-        let labels = changed("labels")?;
-        labels
-            .iter()
-            .flatten()
-            .try_for_each(|(key, value)| check_label(key, value))?;
+        for (key, value) in changed("labels")?.iter().flatten() {
+            check_label(key, value)?;
+        }
         changed("annotations")?
             .as_ref()
             .map_or(Ok(()), check_annotations)?;
-
         let mut metadata = self.metadata.clone();
         for field in CHANGEABLE {
             match after.metadata.get(field).filter(|value| value.get() != "null") {
@@ -156,15 +148,14 @@ fn changed(
     before: Option<&&RawValue>,
     after: Option<&&RawValue>,
 ) -> Result<Option<Texts>, String> {
-    if before.map(|text| text.get()) == after.map(|text| text.get()) {
+    let (before, after) = (before.map(|text| text.get()), after.map(|text| text.get()));
+    if before == after {
         return Ok(None);
     }
-    let read = |text: Option<&&RawValue>| -> Result<Texts, String> {
-        let read = |text: &&RawValue| serde_json::from_str::<Option<Texts>>(text.get());
-        let texts = text.map(read).transpose();
-        texts
-            .map(|texts| texts.flatten().unwrap_or_default())
-            .map_err(|error| format!("metadata.{field}: {error}"))
+    let read = |text: Option<&str>| {
+        let texts: Result<Option<Texts>, _> = serde_json::from_str(text.unwrap_or("null"));
+        let texts = texts.map_err(|error| format!("metadata.{field}: {error}"));
+        texts.map(Option::unwrap_or_default)
     };
     let after = read(after)?;
     // The API server has checked the earlier ones, maybe by older rules.

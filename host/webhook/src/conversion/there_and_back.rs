@@ -110,26 +110,22 @@ async fn both_ways(
     other: &str,
     objects: &[Value],
 ) -> Result<Vec<Value>, ConversionError> {
-    let texts: Vec<Box<RawValue>> = objects
+    let there = one_way(plugin, other, objects.iter().map(Value::to_string).collect()).await?;
+    let back = one_way(plugin, &parent.api_version, there).await?;
+    let back = back
         .iter()
-        .filter_map(|object| serde_json::value::to_raw_value(object).ok())
-        .collect();
-    let there = convert(Purpose::Proof, plugin, other, &borrowed(&texts), usize::MAX).await?;
-    let texts: Vec<Box<RawValue>> = there
-        .into_iter()
-        .filter_map(|text| RawValue::from_string(text).ok())
-        .collect();
-    let version = &parent.api_version;
-    let back = convert(Purpose::Proof, plugin, version, &borrowed(&texts), usize::MAX).await?;
-    // Checked by `convert`.
-    Ok(back
-        .iter()
-        .map(|text| serde_json::from_str(text).unwrap_or_default())
-        .collect())
+        .map(|text| serde_json::from_str(text).unwrap_or_default());
+    Ok(back.collect())
 }
 
-fn borrowed(texts: &[Box<RawValue>]) -> Vec<&RawValue> {
-    texts.iter().map(AsRef::as_ref).collect()
+/// Converts objects, whose texts are JSON: `convert` has checked those that it returned.
+async fn one_way(plugin: &Plugin, to: &str, texts: Vec<String>) -> Result<Vec<String>, ConversionError> {
+    let texts = texts
+        .into_iter()
+        .filter_map(|text| RawValue::from_string(text).ok());
+    let texts: Vec<_> = texts.collect();
+    let texts: Vec<&RawValue> = texts.iter().map(AsRef::as_ref).collect();
+    convert(Purpose::Proof, plugin, to, &texts, usize::MAX).await
 }
 
 #[cfg(test)]
