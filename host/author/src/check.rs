@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::inputs::{Inputs, Resources};
@@ -11,10 +12,10 @@ use super::output::{GREEN, Paint, RED, YELLOW};
 use super::{Failure, plugin_file};
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use crate::permissions::power;
-use operator_host_config::{Config, DefinitionsMode};
-use operator_host_contract::{Description, Response};
+use operator_host_config::{Config, ControllerConfig, DefinitionsMode};
+use operator_host_contract::{Description, Kind, Response};
 use operator_host_core::crd::definition;
-use operator_host_core::object::is_built_in;
+use operator_host_core::object::{is_built_in, kind_of};
 use operator_host_engine::reconcile::evaluate::EvaluateError;
 use operator_host_runtime::{
     Call, CallError, CallStats, CodeOrigin, Part, Plugin, RandomSource, compile_memory,
@@ -63,20 +64,16 @@ struct Report {
 }
 
 impl Report {
-    fn add(&mut self, level: Level, what: &'static str, message: impl Into<String>) {
-        self.lines.push((level, what, message.into()));
-    }
-
     fn ok(&mut self, what: &'static str, message: impl Into<String>) {
-        self.add(Level::Ok, what, message);
+        self.lines.push((Level::Ok, what, message.into()));
     }
 
     fn warn(&mut self, what: &'static str, message: impl Into<String>) {
-        self.add(Level::Warn, what, message);
+        self.lines.push((Level::Warn, what, message.into()));
     }
 
     fn fail(&mut self, what: &'static str, message: impl Into<String>) {
-        self.add(Level::Fail, what, message);
+        self.lines.push((Level::Fail, what, message.into()));
     }
 
     fn print(&self, paint: Paint) {
@@ -130,8 +127,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Err(error) => {
             report.fail(error.part().as_str(), error.to_string());
-            let rest = "skipped: the other checks need a plugin that loads";
-            report.warn("the rest", rest);
+            report.warn("the rest", "skipped: the other checks need a plugin that loads");
         }
     }
     report.print(Paint::of(&std::io::stdout()));
@@ -148,50 +144,44 @@ fn compile_memory_warning() -> String {
 }
 
 fn about(plugin: &Plugin, report: &mut Report) {
-    let form = plugin.form().as_str();
-    report.ok(
-        "form",
-        format!(
-            "{form}, contract {}, {}",
-            plugin.description().contract,
-            plugin.digest()
-        ),
-    );
+    let (form, description) = (plugin.form().as_str(), plugin.description());
+    let (contract, digest) = (&description.contract, plugin.digest());
+    report.ok("form", format!("{form}, contract {contract}, {digest}"));
     report.ok("imports", imports(plugin));
     let size = plugin.size();
     let made = match plugin.code_origin() {
         CodeOrigin::Compiled => "compiled",
         CodeOrigin::Cached => "loaded from the cache",
     };
-    let text = format!(
+    let mut text = format!(
         "{} KiB, {made} in {:?}",
         size.div_ceil(1024),
         plugin.compile_time()
     );
-    let fits = size.div_ceil(3) * 4 <= CONFIG_MAP;
-    let advice = "; as it is, it is larger than a ConfigMap: deliver it with `operator-host pack`, which compresses it";
-    report.ok("size", format!("{text}{}", if fits { "" } else { advice }));
-    let description = plugin.description();
-    let kinds = |kinds: &[operator_host_contract::Kind]| {
-        let names: Vec<String> = kinds.iter().map(ToString::to_string).collect();
-        if names.is_empty() {
-            "nothing".to_owned()
-        } else {
-            names.join(", ")
-        }
+    if size.div_ceil(3) * 4 > CONFIG_MAP {
+        text += "; as it is, it is larger than a ConfigMap: deliver it with `operator-host pack`, which compresses it";
+    }
+    report.ok("size", text);
+    let kinds = |kinds: &[Kind]| match kinds {
+        [] => "nothing".to_owned(),
+        kinds => kinds
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
     };
-    report.ok(
-        "describe",
-        format!(
-            "{} {} reconciles {}, makes {}, reads {}{}",
-            description.name,
-            description.version,
-            description.parent,
-            kinds(&description.makes),
-            kinds(&description.reads),
-            if description.finalizer { ", cleans up" } else { "" }
-        ),
+    let mut text = format!(
+        "{} {} reconciles {}, makes {}, reads {}",
+        description.name,
+        description.version,
+        description.parent,
+        kinds(&description.makes),
+        kinds(&description.reads),
     );
+    if description.finalizer {
+        text += ", cleans up";
+    }
+    report.ok("describe", text);
     for (name, list) in [("makes", &description.makes), ("reads", &description.reads)] {
         for (index, kind) in list.iter().enumerate() {
             if list[..index].contains(kind) {
@@ -212,23 +202,21 @@ fn about(plugin: &Plugin, report: &mut Report) {
 
 /// Describes the plugin's imports. Those that the host does not provide are no mistake: tool-chains bring them.
 fn imports(plugin: &Plugin) -> String {
-    let refused = plugin.refused_imports();
-    if refused.is_empty() {
-        return "only what every plugin gets".to_owned();
+    let refused = plugin.refused_imports().iter();
+    let names: Vec<String> = refused.map(|name| format!("`{name}`")).collect();
+    match names.join(", ").as_str() {
+        "" => "only what every plugin gets".to_owned(),
+        names => {
+            format!("what every plugin gets, and {names}: a call that uses one of these ends with an error")
+        }
     }
-    let names: Vec<String> = refused.iter().map(|name| format!("`{name}`")).collect();
-    format!(
-        "what every plugin gets, and {}: a call that uses one of these ends with an error",
-        names.join(", ")
-    )
 }
 
 fn crd(plugin: &Plugin, report: &mut Report) {
-    let description = plugin.description();
-    if is_built_in(description.parent.group()) {
+    let (description, parent) = (plugin.description(), &plugin.description().parent);
+    if is_built_in(parent.group()) {
         let message = format!(
-            "{} is a kind of Kubernetes itself, whose objects others write: the host reconciles custom resources only",
-            description.parent
+            "{parent} is a kind of Kubernetes itself, whose objects others write: the host reconciles custom resources only"
         );
         return report.fail("parent", message);
     }
@@ -236,7 +224,7 @@ fn crd(plugin: &Plugin, report: &mut Report) {
         let message = "the plugin contains no CustomResourceDefinition: write one and install it by hand";
         return report.warn("crd", message);
     };
-    let problems = definition::problems(crd, &description.parent);
+    let problems = definition::problems(crd, parent);
     for problem in &problems {
         report.fail("crd", problem.to_string());
     }
@@ -248,8 +236,7 @@ fn crd(plugin: &Plugin, report: &mut Report) {
 /// Checks that the configuration allows what the plugin creates and reads.
 fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
     let description = plugin.description();
-    let of_kind =
-        |controller: &&operator_host_config::ControllerConfig| controller.parent == description.parent;
+    let of_kind = |controller: &&ControllerConfig| controller.parent == description.parent;
     let mut controllers = config.controllers.iter().filter(of_kind).peekable();
     if controllers.peek().is_none() {
         let message = format!("no controller reconciles {}", description.parent);
@@ -286,20 +273,16 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
 
 /// Returns why a host with this configuration could not install the plugin's definition.
 fn not_installable(description: &Description, config: &Config) -> Option<String> {
-    if description.crd.is_none() {
-        return Some(
-            "`definitions` is install, and the plugin contains no CustomResourceDefinition".to_owned(),
-        );
-    }
-    let is_reached = config
-        .webhook
-        .as_ref()
-        .is_some_and(|webhook| webhook.reach.is_some());
-    (description.converts() && !is_reached).then(|| {
-        "`definitions` is install and the plugin converts its kind, but `webhook.service` or `webhook.url` is not set: the \
-         definition cannot name the webhook"
-            .to_owned()
-    })
+    let reach = config.webhook.as_ref().and_then(|webhook| webhook.reach.as_ref());
+    let why = match &description.crd {
+        None => ", and the plugin contains no CustomResourceDefinition",
+        Some(_) if description.converts() && reach.is_none() => {
+            " and the plugin converts its kind, but `webhook.service` or `webhook.url` is not set: the definition cannot name \
+             the webhook"
+        }
+        Some(_) => return None,
+    };
+    Some(format!("`definitions` is install{why}"))
 }
 
 async fn samples(
@@ -309,8 +292,7 @@ async fn samples(
     report: &mut Report,
 ) -> Result<(), Failure> {
     if args.sample.is_empty() {
-        let message = "not tested: pass --sample resource.yaml";
-        report.warn("samples", message);
+        report.warn("samples", "not tested: pass --sample resource.yaml");
         return Ok(());
     }
     let resources = match args.inputs.read(&args.sample, plugin, allowed) {
@@ -322,10 +304,11 @@ async fn samples(
         Err(other) => return Err(other),
     };
     rules(plugin, &resources, report);
-    // Serialization of a resource cannot fail.
-    let objects = resources.scenes.iter();
-    let objects = objects.map(|scene| serde_json::to_value(&*scene.parent).unwrap_or_default());
-    let objects: Vec<Value> = objects.collect();
+    let objects: Vec<Value> = resources
+        .scenes
+        .iter()
+        .map(|scene| value(&scene.parent))
+        .collect();
     conversions(plugin, &objects, report).await;
     default(plugin, &objects, report).await;
     for scene in resources.scenes {
@@ -347,18 +330,24 @@ async fn samples(
                         "determinism",
                         format!("{name}: two calls with different random numbers gave the same answer"),
                     ),
-                    Some((path, a, b)) => {
-                        let message = format!(
-                            "{name}: two answers to the same request differ: {path} is {a}, then {b}; does the plugin depend on random numbers, such as the order of a hash map, or on memory addresses?"
-                        );
-                        report.fail("determinism", message);
-                    }
+                    Some((path, a, b)) => report.fail(
+                        "determinism",
+                        format!(
+                            "{name}: two answers to the same request differ: {path} is {a}, then {b}; does the plugin depend on \
+                             random numbers, such as the order of a hash map, or on memory addresses?"
+                        ),
+                    ),
                 }
                 children(plugin, &name, &scene, report).await;
             }
         }
     }
     Ok(())
+}
+
+fn value(object: &DynamicObject) -> Value {
+    // Serialization of a resource cannot fail.
+    serde_json::to_value(object).unwrap_or_default()
 }
 
 /// Reports what the rules in CEL say about other objects of the plugin's kind. The samples themselves violate none.
@@ -372,9 +361,8 @@ fn rules(plugin: &Plugin, resources: &Resources, report: &mut Report) {
     }
     let mut violated = false;
     for object in &resources.related {
-        // Serialization of a resource cannot fail.
-        let object = serde_json::to_value(&**object).unwrap_or_default();
-        let kind = operator_host_core::object::kind_of(&object);
+        let object = value(object);
+        let kind = kind_of(&object);
         let schema = definition::schema(crd, &kind).filter(|_| description.parent.is_version_of(&kind));
         let verdict = schema
             .map(|schema| cel::validate(schema, &object, None))
@@ -399,10 +387,7 @@ async fn conversions(plugin: &Plugin, objects: &[Value], report: &mut Report) {
     }
     let lost = match there_and_back(plugin, objects, Duration::MAX).await {
         Ok(lost) => lost,
-        Err(error) => {
-            report.fail("conversion", error.to_string());
-            return;
-        }
+        Err(error) => return report.fail("conversion", error.to_string()),
     };
     let fine = format!("nothing is lost between {}", description.versions.join(", "));
     losses("conversion", objects, &lost, fine, report);
@@ -448,23 +433,21 @@ async fn children(plugin: &Plugin, name: &str, scene: &Scene, report: &mut Repor
 
 /// Converts the outcome to a document, and releases the memory of the call. *Invalid* and *retry* are answers too.
 fn answer(call: Call<Response>) -> Result<Value, String> {
-    match call.outcome {
-        Ok(response) => serde_json::to_value(response).map_err(|error| error.to_string()),
-        Err(CallError::Failure(failure)) => serde_json::to_value(failure).map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
-    }
+    let answer = match call.outcome {
+        Ok(response) => serde_json::to_value(response),
+        Err(CallError::Failure(failure)) => serde_json::to_value(failure),
+        Err(error) => return Err(error.to_string()),
+    };
+    answer.map_err(|error| error.to_string())
 }
 
 fn cost(plugin: &Plugin, name: &str, stats: CallStats, report: &mut Report) {
     let (time, memory) = (stats.guest_time, stats.peak_memory);
     let message = format!("{name}: {time:?} and {} KiB for one call", memory.div_ceil(1024));
-    let limits = plugin.limits();
-    let level = if time > SLOW || memory > limits.memory / 2 {
-        Level::Warn
-    } else {
-        Level::Ok
-    };
-    report.add(level, "cost", message);
+    match time > SLOW || memory > plugin.limits().memory / 2 {
+        true => report.warn("cost", message),
+        false => report.ok("cost", message),
+    }
 }
 
 #[cfg(test)]

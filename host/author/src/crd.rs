@@ -33,39 +33,32 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let file = &args.plugin;
     let Loaded { plugin, .. } = plugin_file::load(file).await?;
     let description = plugin.description();
-    let crd = &description.definition().ok_or_else(|| {
-        anyhow!(
-            "{}: the plugin contains no CustomResourceDefinition",
-            file.display()
-        )
-    })?;
-    let client = client(&args)?;
-    let crd = match client {
-        Some(_) if !description.converts() && !args.reach.is_given() => crd.clone(),
-        Some(_) if !description.converts() => {
-            return Err(Failure::Usage(anyhow!(
-                "{}: the plugin has one version of {}, so there is nothing to convert: omit --service and --url",
-                file.display(),
-                description.parent.kind
-            )));
-        }
-        Some(client) => {
-            let mut crd = conversion::with_webhook(crd, &client);
+    let file = file.display();
+    let crd = description.definition();
+    let mut crd = crd.ok_or_else(|| anyhow!("{file}: the plugin contains no CustomResourceDefinition"))?;
+    match client(&args)? {
+        _ if !description.converts() && !args.reach.is_given() => {}
+        Some(client) if description.converts() => {
+            conversion::add_webhook(&mut crd, &client);
             if let Some(certificate) = &args.inject_ca_from {
                 crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] =
                     certificate.as_str().into();
             }
-            crd
         }
-        None if description.converts() => {
+        Some(_) => {
+            return Err(Failure::Usage(anyhow!(
+                "{file}: the plugin has one version of {}, so there is nothing to convert: omit --service and --url",
+                description.parent.kind
+            )));
+        }
+        None => {
             eprintln!(
                 "note: only the stored version is served, because nothing converts the others: give --service or --url of the \
                  host's webhook, or --config with a file that has them, to serve all versions"
             );
-            conversion::without_webhook(crd)
+            conversion::serve_stored_only(&mut crd);
         }
-        None => crd.clone(),
-    };
+    }
     print!("{}", serde_saphyr::to_string(&crd)?);
     Ok(())
 }
@@ -74,9 +67,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 fn client(args: &Args) -> Result<Option<Client>, Failure> {
     let config = args.config.as_deref().map(Config::load).transpose();
     let config = config.map_err(Failure::usage)?;
-    let reach = config
-        .as_ref()
-        .and_then(|config| config.webhook.as_ref()?.reach.as_ref());
+    let webhook = config.as_ref().and_then(|config| config.webhook.as_ref());
+    let reach = webhook.and_then(|webhook| webhook.reach.as_ref());
     if args.reach.is_given() || reach.is_some() {
         return args.reach.client(reach).map(Some);
     }

@@ -65,10 +65,8 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
     let config = Config::load(&args.config)?;
     let controllers = chosen(&config, args.controller.as_deref())?;
     let documents = documents::read(&args.filename)?;
-    if let Some(stray) = documents
-        .iter()
-        .find(|document| controllers.iter().all(|it| it.parent != document.kind()))
-    {
+    let is_stray = |document: &&Document| controllers.iter().all(|it| it.parent != document.kind());
+    if let Some(stray) = documents.iter().find(is_stray) {
         return Err(anyhow!("no controller of the configuration is for {}", stray.kind()).into());
     }
     let metrics = Arc::new(Metrics::unread());
@@ -76,10 +74,8 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
     let kinds = Discovery::new(client.clone(), metrics);
     let mut comparison = Comparison::default();
     for controller in controllers {
-        let documents: Vec<_> = documents
-            .iter()
-            .filter(|it| it.kind() == controller.parent)
-            .collect();
+        let documents = documents.iter().filter(|it| it.kind() == controller.parent);
+        let documents: Vec<_> = documents.collect();
         if documents.is_empty() && !args.filename.is_empty() {
             continue;
         }
@@ -112,35 +108,35 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
             parents.push((name.clone(), preview.parent(name).await));
         }
         if args.filename.is_empty() && args.names.is_empty() {
-            let places = places(&args, &config, preview.is_namespaced());
+            let places = match &args.namespace {
+                Some(namespace) if preview.is_namespaced() => vec![Some(namespace.as_str())],
+                _ => config.places(preview.is_namespaced()),
+            };
             for place in places {
-                let found = preview.parents(place.as_deref()).await?;
-                parents.extend(
-                    found
-                        .into_iter()
-                        .map(|parent| (NamespacedName::of(&parent), Ok(parent))),
-                );
+                let found = preview.parents(place).await?.into_iter();
+                parents.extend(found.map(|parent| (NamespacedName::of(&parent), Ok(parent))));
             }
         }
         for (name, parent) in parents {
+            let kind = &controller.parent.kind;
             let found = match parent {
                 Ok(parent) => {
                     let (found, warnings) = warnings::hear(preview.differences(parent)).await;
-                    say(&controller.parent.kind, &name, warnings);
+                    say(kind, &name, warnings);
                     found
                 }
                 Err(error) => Err(error),
             };
             let error = match found {
                 Ok((differences, refused)) => {
-                    comparison.print(&controller.parent.kind, &name, &plugin, &differences)?;
+                    comparison.print(kind, &name, &plugin, &differences)?;
                     (!refused.is_empty()).then(|| server_side::refused(&refused))
                 }
                 Err(error) => Some(error),
             };
             if let Some(error) = error {
                 comparison.failed = true;
-                eprintln!("operator-host: {} {name}: {error}", controller.parent.kind);
+                eprintln!("operator-host: {kind} {name}: {error}");
             }
         }
     }
@@ -167,21 +163,9 @@ fn chosen<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a 
         .find(|controller| controller.name == name);
     found.map(|found| vec![found]).ok_or_else(|| {
         let names: Vec<_> = config.controllers.iter().map(|it| it.name.as_str()).collect();
-        anyhow!(
-            "the configuration has no controller {name:?}; it has {}",
-            names.join(", ")
-        )
+        let names = names.join(", ");
+        anyhow!("the configuration has no controller {name:?}; it has {names}")
     })
-}
-
-/// Returns the namespaces to look for parents in; `None` is all namespaces.
-fn places(args: &Args, config: &Config, namespaced: bool) -> Vec<Option<String>> {
-    match &args.namespace {
-        _ if !namespaced => vec![None],
-        Some(namespace) => vec![Some(namespace.clone())],
-        None if config.namespaces.is_empty() => vec![None],
-        None => config.namespaces.iter().cloned().map(Some).collect(),
-    }
 }
 
 /// Returns a manifest with its namespace filled in.
@@ -190,11 +174,7 @@ fn manifest(
     named: impl Fn(&str, Option<&str>) -> NamespacedName,
 ) -> (Value, NamespacedName) {
     let mut manifest = document.object.clone();
-    let metadata = &document.object["metadata"];
-    let name = named(
-        metadata["name"].as_str().unwrap_or_default(),
-        metadata["namespace"].as_str(),
-    );
+    let name = named(document.name(), document.object["metadata"]["namespace"].as_str());
     if let Some(namespace) = &name.namespace {
         manifest["metadata"]["namespace"] = namespace.as_str().into();
     }
@@ -221,20 +201,17 @@ impl Comparison {
             self.differs = true;
             writeln!(out, "# {kind} {parent}")?;
         }
-        let text = |side: &Option<Value>| match side {
-            Some(side) => serde_saphyr::to_string(side),
-            None => Ok(String::new()),
-        };
+        let text = |side: &Option<Value>| side.as_ref().map(serde_saphyr::to_string).transpose();
         let description = plugin.description();
         let with = format!("with {} {}", description.name, description.version);
         for difference in differences {
             let key = &difference.key;
             let from = difference.before.as_ref().map(|_| format!("{key} (now)"));
             let to = difference.after.as_ref().map(|_| format!("{key} ({with})"));
-            let names = (from.as_deref(), to.as_deref());
-            let names = (names.0.unwrap_or("/dev/null"), names.1.unwrap_or("/dev/null"));
-            let (before, after) = (text(&difference.before)?, text(&difference.after)?);
-            out.write_all(rendering::diff(names, &before, &after, paint).as_bytes())?;
+            let [from, to] = [&from, &to].map(|name| name.as_deref().unwrap_or("/dev/null"));
+            let before = text(&difference.before)?.unwrap_or_default();
+            let after = text(&difference.after)?.unwrap_or_default();
+            out.write_all(rendering::diff((from, to), &before, &after, paint).as_bytes())?;
         }
         Ok(())
     }

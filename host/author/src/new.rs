@@ -6,7 +6,7 @@ mod sdk;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use clap::ValueEnum;
 
 use self::sdk::Compiler;
@@ -105,9 +105,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ];
     let in_samples = compiler.as_ref().map(Compiler::in_samples);
     let fill = |template: &str| {
-        let more = in_samples
-            .iter()
-            .map(|text| (text.as_str(), sdk.compiler.as_str()));
+        let more = in_samples.as_deref().map(|text| (text, sdk.compiler.as_str()));
         let all = placeholders.into_iter().chain(more);
         all.fold(template.to_owned(), |text, (from, to)| text.replace(from, to))
     };
@@ -118,14 +116,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for (file, content) in files {
         write(&folder.join(file), &content)?;
     }
-    let Args {
-        group, version, kind, ..
-    } = args;
-    println!(
-        "{} is a plugin for {group}/{version} {kind}. Next:",
-        folder.display()
-    );
-    println!("  cd {}", folder.display());
+    let (folder, group, version, kind) = (folder.display(), &args.group, &args.version, &args.kind);
+    println!("{folder} is a plugin for {group}/{version} {kind}. Next:");
+    println!("  cd {folder}");
     println!("  make          # builds build/{name}.wasm");
     println!("  make render   # prints its children and its status, without a cluster");
     println!("  make test");
@@ -141,20 +134,15 @@ impl Args {
 }
 
 fn write(file: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let written = file
-        .parent()
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .and_then(|()| std::fs::write(file, content));
+    let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let written = folder.and_then(|()| std::fs::write(file, content));
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Checks all names, and returns that of the plugin.
 fn checked(args: &Args) -> anyhow::Result<&str> {
-    let name = args
-        .folder
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
+    let name = args.folder.file_name().and_then(|name| name.to_str());
+    let name = name.unwrap_or_default();
     require(
         "the plugin's name",
         name,
@@ -194,10 +182,8 @@ fn checked(args: &Args) -> anyhow::Result<&str> {
 }
 
 fn require(what: &str, text: &str, expected: &str, holds: impl Fn(&str) -> bool) -> anyhow::Result<()> {
-    if holds(text) {
-        return Ok(());
-    }
-    Err(anyhow!("{what} is {text:?}; it must be {expected}"))
+    ensure!(holds(text), "{what} is {text:?}; it must be {expected}");
+    Ok(())
 }
 
 /// Whether the text is a version of a kind: `v`, a number, and perhaps `alpha` or `beta` with another number.

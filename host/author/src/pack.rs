@@ -1,5 +1,6 @@
 //! `operator-host pack`: prints ConfigMaps that hold plugins.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -130,15 +131,13 @@ fn pack(file: &str, bytes: &[u8], signature: Option<Vec<u8>>) -> Result<Vec<Map>
     };
     let (index, mut parts) =
         Index::split(file, bytes, compression, PART).context("cannot compress the plugin")?;
-    if parts.len() > MAX_PARTS {
-        let message = anyhow!(
-            "{file} needs {} parts; a host accepts at most {MAX_PARTS}",
-            parts.len()
-        );
+    let count = parts.len();
+    if count > MAX_PARTS {
+        let message = anyhow!("{file} needs {count} parts; a host accepts at most {MAX_PARTS}");
         return Err(Failure::Usage(message));
     }
     let mut first = Vec::new();
-    if parts.len() == 1 {
+    if count == 1 {
         first.push((format!("{file}{}", compression.suffix()), parts.remove(0)));
     } else {
         let text = serde_json::to_vec_pretty(&index).context("cannot write the index")?;
@@ -150,10 +149,9 @@ fn pack(file: &str, bytes: &[u8], signature: Option<Vec<u8>>) -> Result<Vec<Map>
     }
     let base = map_name(file);
     let map = |(number, data): (usize, Vec<(String, Vec<u8>)>)| Map {
-        name: if number == 0 {
-            base.clone()
-        } else {
-            format!("{base}-{number}")
+        name: match number {
+            0 => base.clone(),
+            number => format!("{base}-{number}"),
         },
         of: base.clone(),
         digest: index.sha256,
@@ -161,11 +159,8 @@ fn pack(file: &str, bytes: &[u8], signature: Option<Vec<u8>>) -> Result<Vec<Map>
     };
     let others = index.parts.iter().skip(1).zip(parts);
     let others = others.map(|(part, content)| vec![(part.file.clone(), content)]);
-    Ok(std::iter::once(first)
-        .chain(others)
-        .enumerate()
-        .map(map)
-        .collect())
+    let all = std::iter::once(first).chain(others);
+    Ok(all.enumerate().map(map).collect())
 }
 
 /// Returns a valid object name: `echo-plugin` for `echo.wasm`.
@@ -179,11 +174,9 @@ fn map_name(file: &str) -> String {
 }
 
 fn twice(maps: &[Map]) -> Option<&str> {
-    let repeats = |(number, map): &(usize, &Map)| maps[..*number].iter().any(|other| other.name == map.name);
-    maps.iter()
-        .enumerate()
-        .find(repeats)
-        .map(|(_, map)| map.name.as_str())
+    let mut seen = BTreeSet::new();
+    let mut names = maps.iter().map(|map| map.name.as_str());
+    names.find(|name| !seen.insert(*name))
 }
 
 fn manifests(maps: &[Map], namespace: Option<&str>, is_named: bool) -> String {
@@ -205,22 +198,21 @@ fn manifests(maps: &[Map], namespace: Option<&str>, is_named: bool) -> String {
     });
     // Writing to a string cannot fail.
     for map in maps.iter().filter(|_| !is_named) {
-        let items: Vec<String> = map
+        let items = map
             .data
             .iter()
-            .map(|(key, _)| format!("{{key: {key}, path: {key}}}"))
-            .collect();
-        let (name, items) = (&map.name, items.join(", "));
+            .map(|(key, _)| format!("{{key: {key}, path: {key}}}"));
+        let (name, items) = (&map.name, items.collect::<Vec<_>>().join(", "));
         let _ = writeln!(
             text,
             "#           - configMap: {{name: {name}, items: [{items}]}}"
         );
     }
     for map in maps {
-        let _ = write!(
+        let name = &map.name;
+        let _ = writeln!(
             text,
-            "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\n",
-            map.name
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}"
         );
         if let Some(namespace) = namespace {
             let _ = writeln!(text, "  namespace: {namespace}");

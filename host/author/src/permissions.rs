@@ -144,10 +144,8 @@ pub fn rights(
     if config.namespaces.is_empty() {
         rights.grant(&[Scope::Cluster], namespaces, &READ);
     } else {
-        let others = config
-            .controllers
-            .iter()
-            .filter_map(|controller| controller.rules.other_names());
+        let others = config.controllers.iter();
+        let others = others.filter_map(|controller| controller.rules.other_names());
         for name in config.namespaces.iter().chain(others.flatten()) {
             rights.grant_named(&[Scope::Cluster], namespaces, name, &["get"]);
         }
@@ -213,14 +211,10 @@ fn grant_lease(rights: &mut Rights, leadership: &LeadershipConfig, account: &Ser
     if leadership.mode == LeadershipMode::None {
         return;
     }
-    let namespace = leadership
-        .namespace
-        .clone()
-        .unwrap_or_else(|| account.namespace.clone());
-    let scopes = [Scope::Namespace(namespace)];
+    let namespace = leadership.namespace.as_ref().unwrap_or(&account.namespace);
+    let scopes = [Scope::Namespace(namespace.clone())];
     let leases = ("coordination.k8s.io", "leases");
-    let verbs = ["create", "patch"];
-    rights.grant(&scopes, EVENTS, &verbs);
+    rights.grant(&scopes, EVENTS, &["create", "patch"]);
     rights.grant(&scopes, leases, &["create"]);
     rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"]);
 }
@@ -251,36 +245,27 @@ impl Rights {
         name: Option<&str>,
         verbs: &[&'static str],
     ) {
-        for (scope, verb) in scopes
-            .iter()
-            .flat_map(|scope| verbs.iter().map(move |verb| (scope, verb)))
-        {
-            let permission = Permission {
+        for scope in scopes {
+            self.needed.extend(verbs.iter().map(|verb| Permission {
                 who: who.cloned(),
                 scope: scope.clone(),
                 group: group.to_owned(),
                 resource: resource.to_owned(),
                 name: name.map(str::to_owned),
                 verb,
-            };
-            self.needed.insert(permission);
+            }));
         }
     }
 
     /// Removes permissions in single namespaces that a permission in all namespaces includes.
     fn drop_what_the_cluster_grants(&mut self) {
-        let cluster: BTreeSet<_> = self
-            .needed
-            .iter()
-            .filter(|permission| permission.scope == Scope::Cluster)
-            .cloned()
-            .collect();
+        let all = self.needed.clone();
         self.needed.retain(|permission| {
             let everywhere = Permission {
                 scope: Scope::Cluster,
                 ..permission.clone()
             };
-            permission.scope == Scope::Cluster || !cluster.contains(&everywhere)
+            permission.scope == Scope::Cluster || !all.contains(&everywhere)
         });
     }
 }
@@ -300,8 +285,7 @@ impl Controller<'_> {
         let own = self.own_scopes(parent);
         rights.grant(&own, parent.name(), &READ);
         if parent.has_status {
-            let status = format!("{}/status", parent.plural);
-            rights.grant(&own, (&parent.group, &status), &["patch"]);
+            rights.grant(&own, parent.part("status").name(), &["patch"]);
         }
         if self.description.finalizer {
             rights.grant(&own, parent.name(), &["patch"]);
@@ -363,8 +347,7 @@ impl Controller<'_> {
         else {
             return;
         };
-        let name = &self.controller.name;
-        let scopes = [Scope::Cluster];
+        let (name, scopes) = (&self.controller.name, [Scope::Cluster]);
         rights.grant_named(&scopes, DEFINITIONS, definition, &["patch"]);
         rights.grant(&scopes, DEFINITIONS, &["create"]);
         rights.grant(&scopes, parent.name(), &["list"]);
@@ -406,11 +389,8 @@ impl Controller<'_> {
             return Ok(());
         }
         let who = self.controller.service_account.as_ref();
-        let who = who.map_or_else(
-            || "the host".to_owned(),
-            |account| format!("the account {account}"),
-        );
-        warn_of(rights, &format!("{name}: the plugin creates"), kind, &who);
+        let words = who.map_or_else(|| "the host".to_owned(), |it| format!("the account {it}"));
+        warn_of(rights, &format!("{name}: the plugin creates"), kind, &words);
         let written = match parent.namespaced {
             true => self.own_scopes(parent),
             false => match self.controller.rules.other_names().filter(|_| child.namespaced) {
@@ -429,15 +409,13 @@ impl Controller<'_> {
                 "{name}: the host may write {kind} in every namespace: {why}"
             ));
         }
-        let who = self.controller.service_account.as_ref();
         rights.grant_to(who, &written, child.name(), None, &["create", "patch"]);
         let generated = *kind == secret() && self.controller.rules.generated == Removal::Delete;
         if removal == Removal::Delete || generated {
             rights.grant_to(who, &written, child.name(), None, &["delete"]);
             // Such a child has an owner reference with `blockOwnerDeletion`.
-            let finalizers = format!("{}/finalizers", parent.plural);
-            let own = self.own_scopes(parent);
-            rights.grant_to(who, &own, (&parent.group, &finalizers), None, &["update"]);
+            let (own, finalizers) = (self.own_scopes(parent), parent.part("finalizers"));
+            rights.grant_to(who, &own, finalizers.name(), None, &["update"]);
         }
         Ok(())
     }
@@ -472,8 +450,7 @@ fn grant_release(rights: &mut Rights, parent: &Resource) {
     let cluster = [Scope::Cluster];
     rights.grant(&cluster, parent.name(), &["list", "watch", "patch"]);
     if parent.has_status {
-        let status = format!("{}/status", parent.plural);
-        rights.grant(&cluster, (&parent.group, &status), &["patch"]);
+        rights.grant(&cluster, parent.part("status").name(), &["patch"]);
     }
 }
 
@@ -482,10 +459,7 @@ fn namespaces(names: &BTreeSet<String>) -> Vec<Scope> {
 }
 
 fn secret() -> Kind {
-    Kind {
-        api_version: "v1".into(),
-        kind: "Secret".into(),
-    }
+    Kind::new("v1", "Secret")
 }
 
 #[cfg(test)]

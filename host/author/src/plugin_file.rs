@@ -67,13 +67,11 @@ fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
     // Not from a pipe, which might never have a writer.
     let packed = files::read(file, MAX_FILE).with_context(|| format!("cannot read {}", file.display()));
     let compression = Compression::of(file);
-    let bytes = packed.and_then(|packed| {
-        if compression == Compression::None {
-            return Ok(packed);
-        }
-        let unpacked = compression.unpack(&packed, Limits::default().module);
-        unpacked.with_context(|| file.display().to_string())
-    });
+    let unpack = |packed: Vec<u8>| compression.unpack(&packed, Limits::default().module);
+    let bytes = match compression {
+        Compression::None => packed,
+        _ => packed.and_then(|packed| unpack(packed).with_context(|| file.display().to_string())),
+    };
     let name = name.strip_suffix(compression.suffix()).unwrap_or(&name);
     Ok((name.to_owned(), bytes.map_err(Failure::Usage)?))
 }

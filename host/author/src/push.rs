@@ -49,13 +49,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let description = plugin.description();
     let component = interfaces(&bytes).map(|(imports, exports)| Interfaces { exports, imports });
     let artifact = Artifact::of_plugin(bytes, &description.name, &description.version, component.as_ref());
-    let manifest: Digest = push::push(
-        &reference,
-        args.registry.settings(&reference),
-        artifact,
-        signature,
-    )
-    .await?;
+    let settings = args.registry.settings(&reference);
+    let manifest: Digest = push::push(&reference, settings, artifact, signature).await?;
     eprintln!(
         "pushed {} {} to {reference}, {signed}",
         description.name, description.version

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Failure, plugin_file};
 use crate::dry_run::documents;
 use crate::permissions::manifests::{Grant, grants};
-use crate::permissions::resources::{Resource, Resources};
+use crate::permissions::resources::Resources;
 use crate::permissions::{Rights, Scope, egress_rights, rights};
 use operator_host_cluster::client;
 use operator_host_cluster::discovery::{Discovery, KindError};
@@ -102,10 +102,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 async fn of_host(file: &Path, args: &Args) -> Result<Rights, Failure> {
     let config = Config::load(file).map_err(Failure::usage)?;
     let plugins = load(&config, &args.plugins).await?;
-    let descriptions: Vec<_> = plugins
-        .iter()
-        .map(|plugin| plugin.description().clone())
-        .collect();
+    let descriptions = plugins.iter().map(|plugin| plugin.description().clone());
+    let descriptions: Vec<_> = descriptions.collect();
     let named = config.controllers.iter().flat_map(|controller| {
         std::iter::once(&controller.parent)
             .chain(controller.rules.children.keys())
@@ -120,12 +118,7 @@ async fn of_host(file: &Path, args: &Args) -> Result<Rights, Failure> {
 /// # Errors
 /// When one cannot be loaded, or is for another kind.
 pub(crate) async fn load(config: &Config, files: &plugin_file::PluginFiles) -> Result<Vec<Plugin>, Failure> {
-    let is_there = |name: &&str| {
-        config
-            .controllers
-            .iter()
-            .any(|controller| controller.name == *name)
-    };
+    let is_there = |name: &&str| config.controllers.iter().any(|it| it.name == *name);
     if let Some(name) = files.names().find(|name| !is_there(name)) {
         return Err(Failure::Usage(anyhow!(
             "--plugin: the configuration has no controller {name:?}"
@@ -179,15 +172,7 @@ pub(crate) async fn resources<'a>(
                  definition with --crd FILE, or connect to a cluster that serves it"
             ))
         })?;
-        resources.insert(
-            kind.clone(),
-            Resource {
-                group: found.api.group.clone(),
-                plural: found.api.plural.clone(),
-                namespaced: found.namespaced,
-                has_status: found.has_status,
-            },
-        );
+        resources.insert(kind.clone(), &found);
     }
     Ok(resources)
 }

@@ -46,8 +46,8 @@ impl ReachArgs {
             (Some(url), ..) => {
                 let rest = url.strip_prefix("https://").unwrap_or_default();
                 if rest.is_empty() || rest.contains(['?', '#', '@', ' ']) {
-                    let message = format!("--url is {url:?}: it must be one such as https://10.0.0.1:8443");
-                    return Err(Failure::Usage(anyhow!(message)));
+                    let message = anyhow!("--url is {url:?}: it must be one such as https://10.0.0.1:8443");
+                    return Err(Failure::Usage(message));
                 }
                 WebhookTarget::Url(base(url).to_owned())
             }
@@ -97,10 +97,9 @@ impl Client {
 /// Returns the URL without the path of a webhook, which may be given with it.
 fn base(url: &str) -> &str {
     let url = url.trim_end_matches('/');
-    [PATH, CONVERT_PATH, DEFAULT_PATH]
-        .iter()
-        .find_map(|path| url.strip_suffix(path))
-        .unwrap_or(url)
+    let paths = [PATH, CONVERT_PATH, DEFAULT_PATH];
+    let base = paths.iter().find_map(|path| url.strip_suffix(path));
+    base.unwrap_or(url)
 }
 
 #[cfg(test)]

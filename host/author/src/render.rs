@@ -64,12 +64,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         (Some(controller), _) => Allowed::by(controller.clone()),
         (None, None) => Allowed::all_of(description),
         (None, Some(file)) => {
-            let error = anyhow!(
-                "no controller in {} reconciles {}",
-                file.display(),
-                description.parent
-            );
-            return Err(Failure::Usage(error));
+            let (file, parent) = (file.display(), &description.parent);
+            return Err(Failure::Usage(anyhow!(
+                "no controller in {file} reconciles {parent}"
+            )));
         }
     };
     let Resources { scenes, left, .. } = args.inputs.read(&args.filename, &plugin, &allowed)?;
@@ -81,17 +79,13 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         let rendering = offline::reconcile(&plugin, &scene).await.map_err(|error| {
             let name = scene.parent.metadata.name.clone().unwrap_or_default();
             let what = match &error {
-                RenderError::Evaluate(EvaluateError::Call(CallError::Failure(
-                    contract::Failure::Invalid { reason, .. },
-                ))) => {
-                    format!(": {}", reason.as_deref().unwrap_or("InvalidSpec"))
-                }
-                RenderError::Evaluate(EvaluateError::Call(CallError::Failure(
-                    contract::Failure::Retry { .. },
-                ))) => ": retry requested".into(),
-                _ => String::new(),
+                RenderError::Evaluate(EvaluateError::Call(CallError::Failure(failure))) => match failure {
+                    contract::Failure::Invalid { reason, .. } => reason.as_deref().unwrap_or("InvalidSpec"),
+                    contract::Failure::Retry { .. } => "retry requested",
+                },
+                _ => return anyhow!("{} {name}: {error}", description.parent.kind),
             };
-            anyhow!("{} {name}{what}: {error}", description.parent.kind)
+            anyhow!("{} {name}: {what}: {error}", description.parent.kind)
         })?;
         done.push((scene, rendering));
     }

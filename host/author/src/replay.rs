@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 
 use super::output::Paint;
@@ -95,10 +95,8 @@ async fn replay(args: Args) -> Result<ExitCode, Failure> {
             None => "recorded".to_owned(),
         };
         let names = (recorded.as_str(), &*format!("replayed ({live})"));
-        let (before, after) = (
-            serde_saphyr::to_string(&before)?,
-            serde_saphyr::to_string(&after)?,
-        );
+        let before = serde_saphyr::to_string(&before)?;
+        let after = serde_saphyr::to_string(&after)?;
         out.write_all(rendering::diff(names, &before, &after, paint).as_bytes())?;
     }
     let all = records.len();
@@ -139,55 +137,37 @@ fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
         (Some(request), ..) => (serde_json::to_value(&*request.parent)?, false),
         (_, Some(conversion), _) => (serde_json::to_value(conversion.objects.first())?, true),
         (.., Some(parent)) => (serde_json::to_value(parent)?, false),
-        (None, None, None) => return Err(anyhow!("the record contains no request")),
+        (None, None, None) => bail!("the record contains no request"),
     };
     let found = kind_of(&object);
     if found != *expected && !(is_for_any_version && expected.is_version_of(&found)) {
-        return Err(anyhow!(
-            "the recorded call is for {found}, but the plugin reconciles {expected}"
-        ));
+        bail!("the recorded call is for {found}, but the plugin reconciles {expected}");
     }
     Ok(record)
 }
 
 async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<Value> {
-    let input = &record.input;
-    Ok(
-        match (input.call, &input.request, &input.conversion, &input.parent) {
-            (Export::Reconcile, Some(request), ..) => {
-                output(input.call, &plugin.reconcile(request).await.outcome)
-            }
-            (Export::Cleanup, Some(request), ..) => {
-                output(input.call, &plugin.cleanup(request).await.outcome)
-            }
-            (Export::Convert, _, Some(conversion), _) => {
-                // A version without it would abort.
-                if !plugin.description().converts() {
-                    return Err(anyhow!("the plugin has one version only, and converts nothing"));
-                }
-                output(input.call, &plugin.convert(conversion).await.outcome)
-            }
-            (Export::Validate, .., Some(parent)) => {
-                if !plugin.description().validates {
-                    return Err(anyhow!("the plugin validates nothing"));
-                }
-                let validated = plugin.validate(parent, input.old_parent.as_ref()).await;
-                output(input.call, &validated.outcome)
-            }
-            (Export::Default, .., Some(parent)) => {
-                if !plugin.description().defaults {
-                    return Err(anyhow!("the plugin sets no defaults"));
-                }
-                output(input.call, &plugin.default(parent).await.outcome)
-            }
-            (call, ..) => {
-                return Err(anyhow!(
-                    "the record of `{}` does not contain what the plugin was asked, or cannot be replayed",
-                    call.as_str()
-                ));
-            }
-        },
-    )
+    let (input, call, description) = (&record.input, record.input.call, plugin.description());
+    Ok(match (call, &input.request, &input.conversion, &input.parent) {
+        (Export::Reconcile, Some(request), ..) => output(call, &plugin.reconcile(request).await.outcome),
+        (Export::Cleanup, Some(request), ..) => output(call, &plugin.cleanup(request).await.outcome),
+        // A version without it would abort.
+        (Export::Convert, _, Some(_), _) if !description.converts() => {
+            bail!("the plugin has one version only, and converts nothing")
+        }
+        (Export::Convert, _, Some(conversion), _) => output(call, &plugin.convert(conversion).await.outcome),
+        (Export::Validate, .., Some(_)) if !description.validates => bail!("the plugin validates nothing"),
+        (Export::Validate, .., Some(parent)) => {
+            let validated = plugin.validate(parent, input.old_parent.as_ref()).await;
+            output(call, &validated.outcome)
+        }
+        (Export::Default, .., Some(_)) if !description.defaults => bail!("the plugin sets no defaults"),
+        (Export::Default, .., Some(parent)) => output(call, &plugin.default(parent).await.outcome),
+        (call, ..) => bail!(
+            "the record of `{}` does not contain what the plugin was asked, or cannot be replayed",
+            call.as_str()
+        ),
+    })
 }
 
 /// Returns the answer as a record contains it, with the same masking of Secrets.
@@ -204,14 +184,9 @@ fn shown(record: &Record, answer: &Value) -> anyhow::Result<Value> {
 
 /// Removes the empty fields of an answer.
 fn tidy(answer: &mut Value) {
-    let bodies = answer
-        .as_object_mut()
-        .into_iter()
-        .flat_map(|answer| answer.values_mut());
-    for body in bodies {
-        if let Some(fields) = body.as_object_mut() {
-            fields
-                .retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
-        }
+    let bodies = answer.as_object_mut().into_iter().flat_map(|it| it.values_mut());
+    let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    for fields in bodies.filter_map(Value::as_object_mut) {
+        fields.retain(|_, value| !is_empty(value));
     }
 }

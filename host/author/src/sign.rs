@@ -38,11 +38,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         let path = place(file, &name);
         std::fs::write(&path, statement.sign(&key))
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let Statement { name, version, .. } = &statement;
+        let (path, digest) = (path.display(), statement.digest);
         println!(
-            "{}: signed {name} {version}, {}",
-            path.display(),
-            statement.digest
+            "{path}: signed {} {}, {digest}",
+            statement.name, statement.version
         );
     }
     Ok(())
@@ -58,14 +57,14 @@ fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
 /// # Errors
 /// When the file does not contain one.
 pub fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
-    let pem = files::read(file, KEY_LIMIT).with_context(|| format!("cannot read {}", file.display()));
-    let key = SigningKey::parse(&pem.map_err(Failure::Usage)?).ok_or_else(|| {
-        anyhow!(
-            "{} is not a private ed25519 key in PEM: create one with `openssl genpkey -algorithm ed25519`",
-            file.display()
-        )
-    });
-    key.map_err(Failure::Usage)
+    let place = file.display();
+    let pem = files::read(file, KEY_LIMIT).with_context(|| format!("cannot read {place}"));
+    let key = SigningKey::parse(&pem.map_err(Failure::Usage)?);
+    key.ok_or_else(|| {
+        Failure::Usage(anyhow!(
+            "{place} is not a private ed25519 key in PEM: create one with `openssl genpkey -algorithm ed25519`"
+        ))
+    })
 }
 
 /// Signs a plugin with this key. Without one, reads the signature beside its file, if there is one.

@@ -51,22 +51,20 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let check = |signature: Option<&[u8]>| {
         acceptance::check(&trust, *plugin.digest(), &description.parent, signature)
     };
+    let of_plugin = || args.plugin.display().to_string();
     // As a host does: the first signature that is accepted, otherwise the reason why the first one is not.
     let mut checked = signatures.iter().map(|signature| check(Some(signature)));
     let signed = match checked.find(Result::is_ok) {
         Some(signed) => signed,
         None => check(signatures.first().map(Vec::as_slice)),
     };
-    let signed = signed.with_context(|| args.plugin.display().to_string())?;
+    let signed = signed.with_context(of_plugin)?;
     let signed = signed.ok_or_else(|| anyhow!("no signature was required"))?;
-    signed
-        .describes(description)
-        .with_context(|| args.plugin.display().to_string())?;
+    signed.describes(description).with_context(of_plugin)?;
     // What cosign signed describes itself.
-    let by = if signed.statement.is_some() {
-        ""
-    } else {
-        " with cosign"
+    let by = match signed.statement {
+        Some(_) => "",
+        None => " with cosign",
     };
     println!(
         "{}: signed by {}{by} as {} {} for {}, contract {}, {}",
@@ -89,16 +87,11 @@ async fn load(args: &Args) -> Result<(Plugin, Vec<Vec<u8>>), Failure> {
         let (bytes, signatures) = plugin_file::pull(&reference, &settings, limits.module, true).await?;
         let plugin = plugin_file::compile(bytes.to_vec(), limits, plugin_file::memory()).await?;
         let plugin = plugin.with_context(|| args.plugin.display().to_string())?;
-        return Ok((
-            plugin,
-            signatures.iter().map(|signature| signature.to_vec()).collect(),
-        ));
+        return Ok((plugin, signatures.iter().map(|it| it.to_vec()).collect()));
     }
     let Loaded { name, plugin, .. } = plugin_file::load(&args.plugin).await?;
-    let path = args
-        .signature
-        .clone()
-        .unwrap_or_else(|| sign::place(&args.plugin, &name));
+    let path = args.signature.clone();
+    let path = path.unwrap_or_else(|| sign::place(&args.plugin, &name));
     let signature =
         files::read(&path, SIGNATURE_LIMIT).with_context(|| format!("cannot read {}", path.display()))?;
     Ok((plugin, vec![signature]))

@@ -62,22 +62,13 @@ enum Output {
     Helm,
 }
 
-/// The `failurePolicy` of an admission webhook.
+/// The `failurePolicy` of an admission webhook, which is named as the variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailurePolicy {
     /// Refuse the write: no invalid resource is stored, and no resource at all while no replica answers
     Fail,
     /// Accept the write: the resource's conditions report problems later
     Ignore,
-}
-
-impl FailurePolicy {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Fail => "Fail",
-            Self::Ignore => "Ignore",
-        }
-    }
 }
 
 /// Prints a ValidatingWebhookConfiguration.
@@ -91,7 +82,6 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         Some(Output::Helm) => None,
         None => Some(args.reach.client(reach)?),
     };
-    let account = args.service_account.user();
     let plugins = rbac::load(&config, &args.plugins).await?;
     let described = plugins.iter().map(Plugin::description);
     let parents = config.controllers.iter().map(|controller| &controller.parent);
@@ -103,15 +93,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         let plural = resources.of(&controller.parent)?.plural;
         definitions.extend(converted(description, client.as_ref()).filter(|_| !args.no_definitions));
         if description.converts() && args.output == Some(Output::Helm) {
+            let service = args.reach.service.as_deref().unwrap_or(SERVICE);
             eprintln!(
                 "the plugin {} converts {}, and the chart does not install definitions: apply the output of `operator-host crd \
-                 --service {}` for it",
-                controller.plugin,
-                controller.parent,
-                args.reach.service.as_deref().unwrap_or(SERVICE)
+                 --service {service}` for it",
+                controller.plugin, controller.parent
             );
         }
-        let webhook = webhook(&args, &config, controller, &plural, &account);
+        let webhook = webhook(&args, &config, controller, &plural);
         let at = |path: &str| {
             let mut webhook = webhook.clone();
             if let Some(client) = &client {
@@ -166,28 +155,26 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 
 /// Returns the definition of a plugin that converts its kind, with the conversion by this webhook.
 fn converted(description: &Description, client: Option<&Client>) -> Option<Value> {
-    let crd = description.crd.as_ref().filter(|_| description.converts())?;
-    Some(conversion::with_webhook(&crd.value(), client?))
+    let mut crd = description
+        .crd
+        .as_ref()
+        .filter(|_| description.converts())?
+        .value();
+    conversion::add_webhook(&mut crd, client?);
+    Some(crd)
 }
 
-fn webhook(
-    args: &Args,
-    config: &Config,
-    controller: &ControllerConfig,
-    plural: &str,
-    account: &str,
-) -> Value {
+fn webhook(args: &Args, config: &Config, controller: &ControllerConfig, plural: &str) -> Value {
     let parent = &controller.parent;
-    let version = parent.api_version.rsplit('/').next().unwrap_or_default();
     let mut webhook = json!({
         // A webhook's name must be a domain name with at least three labels. Users see it when a request is denied.
         "name": format!("{}.operator-host.dev", controller.name),
         "admissionReviewVersions": ["v1"],
-        "failurePolicy": args.failure_policy.as_str(),
+        "failurePolicy": format!("{:?}", args.failure_policy),
         "matchPolicy": "Equivalent",
         "rules": [{
             "apiGroups": [parent.group()],
-            "apiVersions": [version],
+            "apiVersions": [parent.version()],
             "operations": ["CREATE", "UPDATE"],
             "resources": [plural],
             "scope": "*",
@@ -199,12 +186,12 @@ fn webhook(
         // Exclude deletions and the host's own changes. Without these conditions, a host that does not answer, for
         // example because its certificate has expired, could not remove its finalizers: nothing could be deleted until
         // the certificate is renewed.
+        let account = args.service_account.user();
+        let not_by_host =
+            format!("request.operation == 'CREATE' || request.userInfo.username != '{account}'");
         webhook["matchConditions"] = json!([
             { "name": "stays", "expression": "!has(object.metadata.deletionTimestamp)" },
-            {
-                "name": "not-by-the-host",
-                "expression": format!("request.operation == 'CREATE' || request.userInfo.username != '{account}'"),
-            },
+            { "name": "not-by-the-host", "expression": not_by_host },
         ]);
     }
     if !config.namespaces.is_empty() {

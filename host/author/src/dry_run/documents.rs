@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use kube::core::DynamicObject;
 use serde_json::Value;
 
@@ -51,11 +51,9 @@ impl fmt::Display for Document {
 /// # Errors
 /// When a file cannot be read, is not YAML, or contains something other than objects.
 pub fn read(files: &[PathBuf]) -> Result<Vec<Document>, Failure> {
-    let mut documents = Vec::new();
-    for file in files {
-        documents.extend(read_one(file).map_err(Failure::Usage)?);
-    }
-    Ok(documents)
+    let documents: anyhow::Result<Vec<_>> = files.iter().map(|file| read_one(file)).collect();
+    let documents = documents.map_err(Failure::Usage)?;
+    Ok(documents.into_iter().flatten().collect())
 }
 
 fn read_one(file: &Path) -> anyhow::Result<Vec<Document>> {
@@ -64,24 +62,19 @@ fn read_one(file: &Path) -> anyhow::Result<Vec<Document>> {
     let values: Vec<Value> = serde_saphyr::from_multiple(&text)
         .map_err(|error| anyhow!("{place}: {}", error.without_snippet()))?;
     let mut documents = Vec::new();
-    for (index, value) in values.into_iter().enumerate() {
+    for (index, mut value) in values.into_iter().enumerate() {
         let place = format!("{place}, document {}", index + 1);
         let is_list = value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
-        let objects = match value {
-            Value::Null => continue,
-            Value::Object(mut list) if is_list && list.get("items").is_some_and(Value::is_array) => {
-                match list.remove("items") {
-                    Some(Value::Array(items)) => items,
-                    _ => Vec::new(),
-                }
-            }
-            other => vec![other],
+        if value.is_null() {
+            continue;
+        }
+        let objects = match value.get_mut("items") {
+            Some(Value::Array(items)) if is_list => std::mem::take(items),
+            _ => vec![value],
         };
         for object in objects {
             if let Some(missing) = missing(&object) {
-                return Err(anyhow!(
-                    "{place}: not a Kubernetes object: {missing} is missing or not a string"
-                ));
+                bail!("{place}: not a Kubernetes object: `{missing}` is missing or not a string");
             }
             let place = place.clone();
             documents.push(Document { place, object });
@@ -91,15 +84,12 @@ fn read_one(file: &Path) -> anyhow::Result<Vec<Document>> {
 }
 
 fn missing(object: &Value) -> Option<&'static str> {
-    let has = |pointer: &str| {
-        let text = object.pointer(pointer).and_then(Value::as_str);
-        text.is_some_and(|text| !text.is_empty())
-    };
-    [
-        ("/apiVersion", "`apiVersion`"),
-        ("/kind", "`kind`"),
-        ("/metadata/name", "`metadata.name`"),
-    ]
-    .into_iter()
-    .find_map(|(pointer, name)| (!has(pointer)).then_some(name))
+    let names = ["apiVersion", "kind", "metadata.name"];
+    let values = [
+        &object["apiVersion"],
+        &object["kind"],
+        &object["metadata"]["name"],
+    ];
+    let is_missing = |value: &&Value| value.as_str().is_none_or(str::is_empty);
+    values.iter().position(is_missing).map(|place| names[place])
 }

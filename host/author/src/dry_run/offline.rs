@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
@@ -18,7 +19,8 @@ use operator_host_core::crd::definition;
 use operator_host_core::crd::known::{BuiltIn, Schemas};
 use operator_host_core::namespaces::NamespacePatterns;
 use operator_host_core::object::{
-    CONTROLLER_LABEL, ChildRef, NamespacedName, Selector, is_namespace, without_host_metadata,
+    CONTROLLER_LABEL, ChildRef, NamespacedName, Selector, controller_of, fingerprint, is_namespace, slim,
+    without_host_metadata,
 };
 use operator_host_desired::conditions::{self, Reason, Verdict};
 use operator_host_desired::order::Order;
@@ -125,22 +127,15 @@ pub struct Rendering {
 
 /// Completes a new parent as the API server would: with a namespace, a UID, a generation and a time.
 pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> DynamicObject {
-    if definition::is_namespaced(crd) {
-        parent
-            .metadata
-            .namespace
-            .get_or_insert_with(|| "default".to_owned());
-    } else {
-        parent.metadata.namespace = None;
-    }
-    let name = NamespacedName::of(&parent).to_string();
-    let hash = operator_host_core::object::fingerprint(&name);
+    let namespace = parent.metadata.namespace.take();
+    parent.metadata.namespace =
+        definition::is_namespaced(crd).then(|| namespace.unwrap_or_else(|| "default".to_owned()));
+    let hash = fingerprint(&NamespacedName::of(&parent).to_string());
     let meta = &mut parent.metadata;
     meta.uid
         .get_or_insert_with(|| format!("00000000-0000-4000-{}-{}", &hash[..4], &hash[4..]));
     meta.generation.get_or_insert(1);
-    meta.creation_timestamp
-        .get_or_insert(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+    meta.creation_timestamp.get_or_insert(Time(now));
     meta.managed_fields = None;
     parent
 }
@@ -166,7 +161,7 @@ pub fn own(
         if child.metadata.namespace.is_none() && is_namespaced(&kind, definitions) {
             child.metadata.namespace.clone_from(&own_namespace);
         }
-        let mut owner = operator_host_core::object::controller_of(&child).cloned();
+        let mut owner = controller_of(&child).cloned();
         if owner.as_ref().is_some_and(|owner| {
             owner.kind != description.parent.kind || Some(&owner.name) != parent.metadata.name.as_ref()
         }) || (own_namespace.is_some() && child.metadata.namespace != own_namespace)
@@ -183,7 +178,7 @@ pub fn own(
         child.metadata.owner_references = Some(vec![owner.clone()]);
         let labels = child.metadata.labels.get_or_insert_default();
         labels.insert(CONTROLLER_LABEL.into(), allowed.name.clone());
-        operator_host_core::object::slim(&mut child);
+        slim(&mut child);
         children.push(child);
     }
     children.sort_by_cached_key(ChildRef::of);
@@ -228,36 +223,29 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         _ => {
             // Files do not tell what the host has applied, so only what is not there waits.
             let order = Order::of(&plan.desired);
-            let mut missing = plan
-                .desired
-                .iter()
-                .filter(|desired| existing(&desired.key).is_none());
-            let waiting = missing.find_map(|desired| order.waits_for(desired, existing, |_| false));
-            waiting.map_or_else(
-                || readiness::verdict(&plan, existing, as_created),
-                |waiting| Verdict::Reconciling(Reason::waiting(waiting.why)),
-            )
+            let missing = plan.desired.iter().filter(|it| existing(&it.key).is_none());
+            let mut waiting = missing.filter_map(|it| order.waits_for(it, existing, |_| false));
+            match waiting.next() {
+                Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
+                None => readiness::verdict(&plan, existing, as_created),
+            }
         }
     };
     let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
     let status = conditions::desired(parent, fields, conditions, &verdict, scene.now);
-    let children: Vec<Value> = plan
+    let children = plan
         .desired
         .iter()
-        .map(|child| without_host_metadata(child.new_body()))
-        .collect();
+        .map(|child| without_host_metadata(child.new_body()));
+    let children: Vec<Value> = children.collect();
     let definitions = scene.definitions.iter().chain(&children);
     let schemas = Schemas::of(plan.desired.iter().map(|child| &child.key.kind), definitions);
     let own = description.definition();
-    let of_parent = own
-        .as_ref()
-        .or_else(|| definition::of_kind(scene.definitions.iter(), &description.parent));
-    let schema = of_parent.and_then(|definition| definition::schema(definition, &description.parent));
-    let refused = schemas.refused(
-        plan.desired.iter().map(|child| &child.key).zip(&children),
-        schema,
-        &status,
-    );
+    let of_parent = || definition::of_kind(scene.definitions.iter(), &description.parent);
+    let schema = own.as_ref().or_else(of_parent);
+    let schema = schema.and_then(|definition| definition::schema(definition, &description.parent));
+    let keys = plan.desired.iter().map(|child| &child.key);
+    let refused = schemas.refused(keys.zip(&children), schema, &status);
     if !refused.is_empty() {
         return Err(RenderError::Refused(refused));
     }
@@ -288,10 +276,8 @@ pub async fn last_request(plugin: &Plugin, scene: &Scene) -> Request {
             (outcome, share)
         }
     };
-    let source = Files {
-        description: plugin.description(),
-        scene,
-    };
+    let description = plugin.description();
+    let source = Files { description, scene };
     // The caller makes the call again, and reports its failure.
     let _ = evaluate(&subject, &source, Vec::new(), call, |_| {}).await;
     last.into_inner()
@@ -322,11 +308,8 @@ impl RelatedObjects for Files<'_> {
     }
 
     async fn namespaces(&self, _: &Wanted<'_>, selector: &Selector) -> Result<BTreeSet<String>, NeedError> {
-        let all = self
-            .scene
-            .related
-            .iter()
-            .filter(|it| is_namespace(&ChildRef::of(it).kind));
+        let related = self.scene.related.iter();
+        let all = related.filter(|it| is_namespace(&ChildRef::of(it).kind));
         let found = all.filter(|it| selector.matches(it.labels()));
         Ok(found.filter_map(|it| it.metadata.name.clone()).collect())
     }
@@ -342,7 +325,7 @@ impl RelatedObjects for Files<'_> {
             if selects(wanted.need, &parent, &ChildRef::of(&object).kind, &object)
                 && wanted.is_picked(object.metadata.namespace.as_deref())
             {
-                operator_host_core::object::slim(&mut object);
+                slim(&mut object);
                 objects.push(Arc::new(object));
             }
         }

@@ -102,9 +102,8 @@ impl<'a> Preview<'a> {
     /// # Errors
     /// When the parent does not exist.
     pub async fn parent(&self, name: NamespacedName) -> anyhow::Result<DynamicObject> {
-        let found = ResourceClient::new(&self.writer, &self.kinds.parent)
-            .get(&name)
-            .await?;
+        let objects = ResourceClient::new(&self.writer, &self.kinds.parent);
+        let found = objects.get(&name).await?;
         found.ok_or_else(|| anyhow!("there is no {} {name}", self.config.parent.kind))
     }
 
@@ -133,35 +132,23 @@ impl<'a> Preview<'a> {
     /// When the plugin fails or its answer is refused, or the API server refuses a child.
     pub async fn differences(
         &self,
-        parent: DynamicObject,
+        mut parent: DynamicObject,
     ) -> anyhow::Result<(Vec<Difference>, Vec<Refusal>)> {
-        let mut parent = parent;
         if is_unreadable(&parent) {
             return Err(anyhow!(unreadable("the resource")));
         }
         slim(&mut parent);
         let parent = Arc::new(parent);
         let there = self.there(&parent).await?;
-        let generates = there
-            .values()
-            .any(|child| label(child, GENERATED_LABEL).is_some());
-        let proof = if generates {
-            self.proof().await
-        } else {
-            SecretProof::Key(None)
+        let is_generated = |child: &DynamicObject| label(child, GENERATED_LABEL).is_some();
+        let proof = match there.values().any(is_generated) {
+            true => self.proof().await,
+            false => SecretProof::Key(None),
         };
-        let mut observed: Vec<Arc<DynamicObject>> = there
-            .values()
-            .filter(|child| {
-                owns(self.config.scope(), &parent, child)
-                    || retains(self.config.scope(), proof, &parent, child)
-            })
-            .map(|child| {
-                let mut child = child.clone();
-                slim(&mut child);
-                Arc::new(child)
-            })
-            .collect();
+        let ours = there.values().filter(|child| self.is_ours(&parent, proof, child));
+        let mut observed: Vec<DynamicObject> = ours.cloned().collect();
+        observed.iter_mut().for_each(slim);
+        let mut observed: Vec<_> = observed.into_iter().map(Arc::new).collect();
         leave_out_others(self.config.scope(), &parent, &mut observed);
         observed.sort_by_cached_key(|child| ChildRef::of(child));
         let now = clock::now();
@@ -201,6 +188,11 @@ impl<'a> Preview<'a> {
         Ok((differences, plan.refused))
     }
 
+    fn is_ours(&self, parent: &DynamicObject, proof: SecretProof<'_>, child: &DynamicObject) -> bool {
+        let scope = self.config.scope();
+        owns(scope, parent, child) || retains(scope, proof, parent, child)
+    }
+
     /// Lists every object of the kinds that the plugin may make, in the namespaces where it may make them.
     async fn there(&self, parent: &DynamicObject) -> anyhow::Result<BTreeMap<ChildRef, DynamicObject>> {
         let mut there = BTreeMap::new();
@@ -209,16 +201,14 @@ impl<'a> Preview<'a> {
                 continue;
             };
             let objects = ResourceClient::new(&self.writer, resource);
-            let mut places: Vec<NamespacedName> = Vec::new();
-            match parent.namespace() {
-                Some(namespace) => places.push(everything_in(Some(&namespace))),
-                None => match self.config.rules.other_names().filter(|_| resource.namespaced) {
-                    Some(names) => places.extend(names.iter().map(|it| everything_in(Some(it)))),
-                    None => places.push(everything_in(None)),
-                },
-            }
+            let namespace = parent.metadata.namespace.as_deref();
+            let others = self.config.rules.other_names();
+            let places = match others.filter(|_| namespace.is_none() && resource.namespaced) {
+                Some(names) => names.iter().map(|name| Some(name.as_str())).collect(),
+                None => vec![namespace],
+            };
             for place in places {
-                let found = objects.list(&place, None).await?;
+                let found = objects.list(&everything_in(place), None).await?;
                 there.extend(found.into_iter().map(|object| (ChildRef::of(&object), object)));
             }
         }
@@ -243,9 +233,7 @@ impl<'a> Preview<'a> {
             return Ok(new.into_iter().collect());
         };
         // As in `reconcile::apply`.
-        let force = live.is_some_and(|live| {
-            owns(self.config.scope(), parent, live) || retains(self.config.scope(), proof, parent, live)
-        });
+        let force = live.is_some_and(|live| self.is_ours(parent, proof, live));
         let manager = self.config.field_manager();
         let body = match live {
             None => desired.new_body(),
@@ -281,13 +269,11 @@ impl<'a> Preview<'a> {
         observed: &[Arc<DynamicObject>],
     ) -> Vec<Difference> {
         let named = plan.named();
-        observed
-            .iter()
-            .filter_map(|child| {
-                let key = unwanted(self.config, proof, parent, child, &named)?;
-                Difference::between(&key, Some(child), None)
-            })
-            .collect()
+        let deleted = |child: &Arc<DynamicObject>| {
+            let key = unwanted(self.config, proof, parent, child, &named)?;
+            Difference::between(&key, Some(child), None)
+        };
+        observed.iter().filter_map(deleted).collect()
     }
 }
 
@@ -299,10 +285,7 @@ impl RelatedObjects for Preview<'_> {
     }
 
     fn is_namespaced(&self, kind: &Kind) -> bool {
-        self.kinds
-            .others
-            .get(kind)
-            .is_none_or(|resource| resource.namespaced)
+        self.kinds.others.get(kind).is_none_or(|it| it.namespaced)
     }
 
     async fn namespaces(
@@ -322,10 +305,8 @@ impl RelatedObjects for Preview<'_> {
         let Wanted {
             need, kind, selector, ..
         } = wanted;
-        let resource = self
-            .kinds
-            .resource(kind)
-            .map_err(|why| wanted.unreadable(&why.to_string()))?;
+        let resource = self.kinds.resource(kind);
+        let resource = resource.map_err(|why| wanted.unreadable(&why.to_string()))?;
         let objects = ResourceClient::new(&self.writer, resource);
         let mut place = everything_in(wanted.namespace.as_deref());
         let names = need.all_names();

@@ -13,13 +13,12 @@ pub(super) static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/templat
 pub(super) fn of(language: &str, fill: impl Fn(&str) -> String) -> Vec<(PathBuf, Vec<u8>)> {
     let folders = ["common", language].into_iter();
     let folders = folders.filter_map(|name| TEMPLATES.get_dir(name));
-    folders
-        .flat_map(|folder| within(folder, folder.path()))
-        .map(|(path, content)| match std::str::from_utf8(content) {
-            Ok(text) => (path, fill(text).into_bytes()),
-            Err(_) => (path, content.to_vec()),
-        })
-        .collect()
+    let files = folders.flat_map(|folder| within(folder, folder.path()));
+    let filled = files.map(|(path, content)| match std::str::from_utf8(content) {
+        Ok(text) => (path, fill(text).into_bytes()),
+        Err(_) => (path, content.to_vec()),
+    });
+    filled.collect()
 }
 
 /// Returns the files in a folder and its subfolders, by their paths in `root`.

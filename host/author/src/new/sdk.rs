@@ -3,7 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail, ensure};
 
 use super::Language;
 
@@ -66,12 +66,10 @@ impl Compiler {
     pub(super) fn find(&self, given: Option<&str>, folder: &Path) -> anyhow::Result<Sdk> {
         let sdk = match given {
             Some(given) if is_sdk(Path::new(given)) => Some(PathBuf::from(given)),
-            Some(given) => {
-                return Err(anyhow!(
-                    "--sdk is {given:?}, which is not the folder plugins/sdk of a checkout of operator-host: leave out --sdk and \
-                     OPERATOR_HOST_SDK, and the SDK's files are written into the new folder"
-                ));
-            }
+            Some(given) => bail!(
+                "--sdk is {given:?}, which is not the folder plugins/sdk of a checkout of operator-host: leave out --sdk and \
+                 OPERATOR_HOST_SDK, and the SDK's files are written into the new folder"
+            ),
             None => around(folder)?,
         };
         let script = sdk.and_then(|sdk| sdk.join("..").join(self.script).canonicalize().ok());
@@ -141,12 +139,11 @@ fn elsewhere(dependency: String, name: &str) -> Sdk {
 }
 
 fn checkout(sdk: &Path, folder: &Path, name: &str) -> anyhow::Result<Sdk> {
-    if !is_sdk(sdk) {
-        return Err(anyhow!(
-            "{} is not the Rust SDK: it is the folder plugins/sdk of a checkout of operator-host",
-            sdk.display()
-        ));
-    }
+    ensure!(
+        is_sdk(sdk),
+        "{} is not the Rust SDK: it is the folder plugins/sdk of a checkout of operator-host",
+        sdk.display()
+    );
     let sdk = sdk.canonicalize().with_context(|| sdk.display().to_string())?;
     let path = relative(&sdk, &absolute(folder)?);
     let script = path.parent().unwrap_or(Path::new("..")).join("build.sh");
@@ -176,10 +173,8 @@ fn absolute(folder: &Path) -> anyhow::Result<PathBuf> {
     let whole = std::path::absolute(folder).with_context(|| folder.display().to_string())?;
     let there = whole.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
     let rest = whole.strip_prefix(there).unwrap_or(Path::new(""));
-    Ok(there
-        .canonicalize()
-        .unwrap_or_else(|_| there.to_owned())
-        .join(rest))
+    let there = there.canonicalize().unwrap_or_else(|_| there.to_owned());
+    Ok(there.join(rest))
 }
 
 /// Returns the relative path from one absolute folder to another.

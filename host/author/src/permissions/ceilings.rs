@@ -75,15 +75,10 @@ impl Entry<'_> {
             true => &["list", "watch", "create", "patch", "delete"][..],
             false => &READ,
         };
-        for resource in found(
-            rights,
-            &ceilings.children,
-            &format!("{name}.children"),
-            self.resources,
-        )? {
+        for resource in self.found(rights, "children", &ceilings.children)? {
             rights.grant(&others, resource.name(), verbs);
         }
-        for resource in found(rights, &ceilings.reads, &format!("{name}.reads"), self.resources)? {
+        for resource in self.found(rights, "reads", &ceilings.reads)? {
             rights.grant(&others, resource.name(), &READ);
         }
         if ceilings.children.contains(&secret()) {
@@ -100,17 +95,11 @@ impl Entry<'_> {
             true => vec![Scope::Cluster],
             false => namespaces(&config.namespaces),
         };
-        for resource in found(
-            rights,
-            &ceilings.parents,
-            &format!("{name}.parents"),
-            self.resources,
-        )? {
+        for resource in self.found(rights, "parents", &ceilings.parents)? {
             rights.grant(&parents, resource.name(), &["list", "watch", "patch"]);
-            let of = |part: &str| format!("{}/{part}", resource.plural);
-            rights.grant(&parents, (&resource.group, &of("status")), &["patch"]);
+            rights.grant(&parents, resource.part("status").name(), &["patch"]);
             if ceilings.service_accounts.is_empty() {
-                rights.grant(&parents, (&resource.group, &of("finalizers")), &["update"]);
+                rights.grant(&parents, resource.part("finalizers").name(), &["update"]);
             }
             rights.grant(&parents, EVENTS, &["create", "patch"]);
             // A ceiling for every group is no reason to let the host change everything in every namespace.
@@ -124,20 +113,13 @@ impl Entry<'_> {
             }
         }
         // What is decorated is written only where a ceiling has fields: its children refer to it, and its Events are beside it.
-        let decorated = found(
-            rights,
-            &ceilings.decorates,
-            &format!("{name}.decorates"),
-            self.resources,
-        )?;
-        for resource in decorated {
+        for resource in self.found(rights, "decorates", &ceilings.decorates)? {
             rights.grant(&parents, resource.name(), &READ);
             if !ceilings.fields.is_empty() && ceilings.service_accounts.is_empty() {
                 rights.grant(&parents, resource.name(), &["patch"]);
             }
             if ceilings.service_accounts.is_empty() {
-                let finalizers = format!("{}/finalizers", resource.plural);
-                rights.grant(&parents, (&resource.group, &finalizers), &["update"]);
+                rights.grant(&parents, resource.part("finalizers").name(), &["update"]);
             }
             rights.grant(&parents, EVENTS, &["create", "patch"]);
         }
@@ -166,24 +148,19 @@ impl Entry<'_> {
         let (name, accounts) = (&self.name, ("", "serviceaccounts"));
         for account in self.ceilings.service_accounts.iter() {
             let (namespace, of) = account.split_once('/').unwrap_or((ALL, ALL));
-            if namespace.contains('*') {
-                rights.warnings.push(format!(
-                    "`{name}.serviceAccounts` has the pattern {account:?}, and RBAC has none: the host may act as every \
-                     ServiceAccount; name the namespaces to avoid this"
-                ));
-                rights.grant(&[Scope::Cluster], accounts, &["impersonate"]);
+            let (scope, which) = match namespace.contains('*') {
+                true => (Scope::Cluster, "; name the namespaces to avoid this".to_owned()),
+                false => (Scope::Namespace(namespace.to_owned()), format!(" of {namespace}")),
+            };
+            if scope != Scope::Cluster && !of.contains('*') {
+                rights.grant_named(&[scope], accounts, of, &["impersonate"]);
                 continue;
             }
-            let scope = [Scope::Namespace(namespace.to_owned())];
-            if of.contains('*') {
-                rights.warnings.push(format!(
-                    "`{name}.serviceAccounts` has the pattern {account:?}, and RBAC has none: the host may act as every \
-                     ServiceAccount of {namespace}"
-                ));
-                rights.grant(&scope, accounts, &["impersonate"]);
-            } else {
-                rights.grant_named(&scope, accounts, of, &["impersonate"]);
-            }
+            rights.warnings.push(format!(
+                "`{name}.serviceAccounts` has the pattern {account:?}, and RBAC has none: the host may act as every \
+                 ServiceAccount{which}"
+            ));
+            rights.grant(&[scope], accounts, &["impersonate"]);
         }
     }
 
@@ -195,11 +172,8 @@ impl Entry<'_> {
             false => "the account that writes it",
         };
         for entry in &ceilings.children.0 {
-            for group in entry
-                .api_groups
-                .iter()
-                .filter(|it| it.contains('*') || is_built_in(it))
-            {
+            let groups = entry.api_groups.iter();
+            for group in groups.filter(|it| it.contains('*') || is_built_in(it)) {
                 if entry.kinds.iter().any(|kind| kind.contains('*')) {
                     rights.warnings.push(format!(
                         "`{name}.children` has all kinds of {group:?}: among them may be Pods, which run any image, Secrets, and \
@@ -231,46 +205,37 @@ impl Entry<'_> {
             ));
         }
     }
-}
 
-/// Returns the resources of these kinds.
-fn found(
-    rights: &mut Rights,
-    kinds: &Kinds,
-    ceiling: &str,
-    resources: &Resources,
-) -> Result<Vec<Resource>, UnknownKind> {
-    let mut found = Vec::new();
-    for entry in &kinds.0 {
-        let mut groups = BTreeSet::new();
-        for group in &entry.api_groups {
-            if group.contains('*') {
-                rights.warnings.push(format!(
-                    "`{ceiling}` has the group {group:?}, and RBAC has no patterns: the host gets these permissions in every \
-                     group; name the groups to avoid this"
-                ));
+    /// Returns the resources of the kinds of one ceiling.
+    fn found(&self, rights: &mut Rights, ceiling: &str, kinds: &Kinds) -> Result<Vec<Resource>, UnknownKind> {
+        let mut found = Vec::new();
+        for entry in &kinds.0 {
+            let mut groups = BTreeSet::new();
+            for group in &entry.api_groups {
+                if group.contains('*') {
+                    rights.warnings.push(format!(
+                        "`{}.{ceiling}` has the group {group:?}, and RBAC has no patterns: the host gets these permissions in \
+                         every group; name the groups to avoid this",
+                        self.name
+                    ));
+                }
+                groups.insert(if group.contains('*') { ALL } else { group });
             }
-            groups.insert(if group.contains('*') { ALL } else { group });
-        }
-        for group in groups {
-            for kind in &entry.kinds {
-                let plural = match kind.contains('*') || group == ALL {
-                    true => ALL.to_owned(),
-                    false => resources.in_any_version(group, kind).ok_or_else(|| {
-                        UnknownKind(Kind {
-                            api_version: group.to_owned(),
-                            kind: kind.clone(),
-                        })
-                    })?,
-                };
-                found.push(Resource {
-                    group: group.to_owned(),
-                    plural,
-                    namespaced: true,
-                    has_status: true,
-                });
+            for group in groups {
+                for kind in &entry.kinds {
+                    let plural = match kind.contains('*') || group == ALL {
+                        true => Some(ALL.to_owned()),
+                        false => self.resources.in_any_version(group, kind),
+                    };
+                    found.push(Resource {
+                        group: group.to_owned(),
+                        plural: plural.ok_or_else(|| UnknownKind(Kind::new(group, kind)))?,
+                        namespaced: true,
+                        has_status: true,
+                    });
+                }
             }
         }
+        Ok(found)
     }
-    Ok(found)
 }

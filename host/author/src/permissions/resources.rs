@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use thiserror::Error;
 
+use operator_host_cluster::discovery::ResolvedKind;
 use operator_host_contract::Kind;
 use operator_host_core::crd::known::BuiltIn;
 
@@ -25,6 +26,15 @@ impl Resource {
     /// Returns group and plural.
     pub fn name(&self) -> (&str, &str) {
         (&self.group, &self.plural)
+    }
+
+    /// Returns a subresource.
+    #[must_use]
+    pub fn part(&self, part: &str) -> Self {
+        Self {
+            plural: format!("{}/{part}", self.plural),
+            ..self.clone()
+        }
     }
 }
 
@@ -53,17 +63,21 @@ impl Resources {
         }
     }
 
-    /// Adds a kind from another source, such as a cluster.
-    pub fn insert(&mut self, kind: Kind, resource: Resource) {
+    /// Adds a kind as a cluster serves it.
+    pub fn insert(&mut self, kind: Kind, served: &ResolvedKind) {
+        let resource = Resource {
+            group: served.api.group.clone(),
+            plural: served.api.plural.clone(),
+            namespaced: served.namespaced,
+            has_status: served.has_status,
+        };
         self.0.insert(kind, resource);
     }
 
     /// Returns the plural of a kind in any of its versions.
     pub fn in_any_version(&self, group: &str, name: &str) -> Option<String> {
-        let defined = self
-            .0
-            .iter()
-            .find(|(kind, resource)| resource.group == group && kind.kind == name);
+        let mut all = self.0.iter();
+        let defined = all.find(|(kind, resource)| resource.group == group && kind.kind == name);
         let defined = defined.map(|(_, resource)| resource.plural.clone());
         defined.or_else(|| Some(BuiltIn::find(group, name)?.plural.to_owned()))
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::{LIMIT, shown, tidy};
@@ -18,9 +18,10 @@ use operator_host_instruments::record::{Record, Version};
 pub(super) fn accept(file: &Path, record: &Record, answer: &Value, version: &Version) -> anyhow::Result<()> {
     let mut text = String::from_utf8(files::read(file, LIMIT)?)?;
     let now: Record = serde_json::from_str(&text).context("the file has changed")?;
-    if now.output != record.output {
-        return Err(anyhow!("the file has changed while it was replayed"));
-    }
+    ensure!(
+        now.output == record.output,
+        "the file has changed while it was replayed"
+    );
     let mut parts = vec![("output", new_output(record, answer)?)];
     if record.plugin.is_some() {
         parts.push(("plugin", serde_json::to_value(version)?));
