@@ -25,7 +25,7 @@ use tracing::{info, warn};
 use tracing_subscriber::Layer as _;
 
 use self::log::BoxedLayer;
-use self::outlet::{Queued, Reported};
+use self::outlet::Queued;
 use self::settings::Export;
 use operator_host_instruments::Instruments;
 
@@ -61,35 +61,30 @@ impl Telemetry {
         let losses = Arc::new(Losses::default());
         let mut exports = Vec::new();
 
-        let traces = match settings::read(Signal::Traces, variable) {
-            None => None,
-            Some(export) => {
-                let spans = Queued::spans(&export, export::spans(&export, &resource)?, Arc::clone(&losses));
-                exports.push((Signal::Traces, export));
-                let builder = SdkTracerProvider::builder()
-                    .with_resource(resource.clone())
-                    // The tracer applies the sampler of the environment before it creates a span.
-                    .with_sampler(Sampler::AlwaysOn);
-                Some(builder.with_span_processor(spans).build())
-            }
-        };
-
-        let logs = match settings::read(Signal::Logs, variable) {
-            None => None,
-            Some(export) => {
-                let records = Queued::logs(&export, export::logs(&export, &resource)?, Arc::clone(&losses));
-                exports.push((Signal::Logs, export));
-                let builder = SdkLoggerProvider::builder().with_resource(resource.clone());
-                Some(builder.with_log_processor(records).build())
-            }
-        };
+        let (mut traces, mut logs) = (None, None);
+        if let Some(export) = settings::read(Signal::Traces, variable) {
+            let spans = Queued::spans(&export, export::spans(&export, &resource)?, Arc::clone(&losses));
+            exports.push((Signal::Traces, export));
+            let builder = SdkTracerProvider::builder()
+                .with_resource(resource.clone())
+                // The tracer applies the sampler of the environment before it creates a span.
+                .with_sampler(Sampler::AlwaysOn);
+            traces = Some(builder.with_span_processor(spans).build());
+        }
+        if let Some(export) = settings::read(Signal::Logs, variable) {
+            let records = Queued::logs(&export, export::logs(&export, &resource)?, Arc::clone(&losses));
+            exports.push((Signal::Logs, export));
+            let builder = SdkLoggerProvider::builder().with_resource(resource.clone());
+            logs = Some(builder.with_log_processor(records).build());
+        }
 
         let (registry, reader) = scrape()?;
         let mut own = SdkMeterProvider::builder()
             .with_resource(resource.clone())
             .with_reader(reader);
         if let Some(export) = settings::read(Signal::Metrics, variable) {
-            let exporter = Reported::new(&export, export::metrics(&export, &resource)?, Arc::clone(&losses));
+            let exporter =
+                outlet::metrics(&export, export::metrics(&export, &resource)?, Arc::clone(&losses));
             own = own.with_reader(PeriodicReader::builder(exporter).build());
             exports.push((Signal::Metrics, export));
         }

@@ -55,13 +55,11 @@ impl<E> Source for Files<E> {
     }
 
     fn read(&self) -> anyhow::Result<Vec<Vec<u8>>> {
-        let client = self
-            .export
-            .client
-            .iter()
-            .flat_map(|(certificate, key)| [certificate, key]);
-        let files = self.export.certificate.iter().chain(client);
-        files.map(|file| read(file)).collect()
+        let Export {
+            certificate, client, ..
+        } = &self.export;
+        let client = client.iter().flat_map(|(certificate, key)| [certificate, key]);
+        certificate.iter().chain(client).map(|file| read(file)).collect()
     }
 
     fn make(&self, _: &Vec<Vec<u8>>, _: Option<&E>) -> anyhow::Result<E> {
@@ -203,7 +201,6 @@ fn http_tls(export: &Export) -> anyhow::Result<rustls::ClientConfig> {
 
 fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let pem = read(file)?;
-    CertificateDer::pem_slice_iter(&pem)
-        .collect::<Result<_, _>>()
-        .with_context(|| unusable(file))
+    let certificates: Result<_, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    certificates.with_context(|| unusable(file))
 }

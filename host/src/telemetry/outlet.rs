@@ -20,7 +20,8 @@ use super::export::Exporter;
 use super::settings::Export;
 use operator_host_telemetry::metrics::losses::{LossReason, Losses, Signal};
 
-/// Logs once when a collector rejects telemetry and once when it accepts it again. Counts the lost telemetry.
+/// Logs once when a collector rejects telemetry and once when it accepts it again. Counts the lost telemetry, and what waits in a
+/// batch processor, because the processor does not count what it drops.
 #[derive(Debug)]
 struct Outlet {
     signal: Signal,
@@ -28,17 +29,27 @@ struct Outlet {
     failing: AtomicBool,
     overflowing: AtomicBool,
     losses: Arc<Losses>,
+    waiting: AtomicUsize,
+    capacity: usize,
 }
 
 impl Outlet {
-    fn new(signal: Signal, export: &Export, losses: Arc<Losses>) -> Self {
-        Self {
+    fn new(signal: Signal, export: &Export, losses: Arc<Losses>) -> Arc<Self> {
+        // The batch processor reads the same variable and has the same default. Metrics do not wait.
+        let capacity = match signal {
+            Signal::Traces => std::env::var("OTEL_BSP_MAX_QUEUE_SIZE"),
+            Signal::Logs | Signal::Metrics => std::env::var("OTEL_BLRP_MAX_QUEUE_SIZE"),
+        };
+        let capacity = capacity.ok().and_then(|size| size.parse().ok());
+        Arc::new(Self {
             signal,
             endpoint: export.endpoint.clone(),
             failing: AtomicBool::new(false),
             overflowing: AtomicBool::new(false),
             losses,
-        }
+            waiting: AtomicUsize::new(0),
+            capacity: capacity.unwrap_or(2048),
+        })
     }
 
     fn sent(&self, result: &OTelSdkResult, items: usize) {
@@ -58,7 +69,13 @@ impl Outlet {
         }
     }
 
-    fn full(&self) {
+    /// Whether there is a place for one more.
+    fn admits(&self) -> bool {
+        // The count rises before the item is queued and falls before it is sent, so it is never below the real number.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < self.capacity {
+            return true;
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         self.losses.add(self.signal, LossReason::QueueFull, 1);
         if !self.overflowing.swap(true, Ordering::Relaxed) {
             let (signal, endpoint) = (self.signal.as_str(), &self.endpoint);
@@ -67,43 +84,13 @@ impl Outlet {
                 endpoint, "telemetry is produced faster than the collector accepts it: dropping some"
             );
         }
-    }
-}
-
-/// Counts what waits in a batch processor, because the processor does not count what it drops.
-#[derive(Debug)]
-struct Queue {
-    outlet: Outlet,
-    waiting: AtomicUsize,
-    capacity: usize,
-}
-
-impl Queue {
-    /// The batch processor reads the same `variable` and has the same default.
-    fn new(outlet: Outlet, variable: &str) -> Arc<Self> {
-        let capacity = std::env::var(variable).ok().and_then(|size| size.parse().ok());
-        Arc::new(Self {
-            outlet,
-            waiting: AtomicUsize::new(0),
-            capacity: capacity.unwrap_or(2048),
-        })
-    }
-
-    /// Whether there is a place for one more.
-    fn admits(&self) -> bool {
-        // The count rises before the item is queued and falls before it is sent, so it is never below the real number.
-        let admits = self.waiting.fetch_add(1, Ordering::Relaxed) < self.capacity;
-        if !admits {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.outlet.full();
-        }
-        admits
+        false
     }
 
     async fn send(&self, items: usize, export: impl Future<Output = OTelSdkResult>) -> OTelSdkResult {
         self.waiting.fetch_sub(items, Ordering::Relaxed);
         let result = export.await;
-        self.outlet.sent(&result, items);
+        self.sent(&result, items);
         result
     }
 }
@@ -129,7 +116,7 @@ macro_rules! delegated {
 #[derive(Debug)]
 pub(super) struct Queued<B> {
     batch: B,
-    queue: Arc<Queue>,
+    outlet: Arc<Outlet>,
 }
 
 impl Queued<BatchSpanProcessor> {
@@ -140,11 +127,10 @@ impl Queued<BatchSpanProcessor> {
         losses: Arc<Losses>,
     ) -> Self {
         let outlet = Outlet::new(Signal::Traces, export, losses);
-        let queue = Queue::new(outlet, "OTEL_BSP_MAX_QUEUE_SIZE");
-        let exporter = Counted(exporter, Arc::clone(&queue));
+        let exporter = Counted(exporter, Arc::clone(&outlet));
         Self {
             batch: BatchSpanProcessor::builder(exporter).build(),
-            queue,
+            outlet,
         }
     }
 }
@@ -153,11 +139,10 @@ impl Queued<BatchLogProcessor> {
     /// Starts the export thread.
     pub(super) fn logs(export: &Export, exporter: impl LogExporter + 'static, losses: Arc<Losses>) -> Self {
         let outlet = Outlet::new(Signal::Logs, export, losses);
-        let queue = Queue::new(outlet, "OTEL_BLRP_MAX_QUEUE_SIZE");
-        let exporter = Counted(exporter, Arc::clone(&queue));
+        let exporter = Counted(exporter, Arc::clone(&outlet));
         Self {
             batch: BatchLogProcessor::builder(exporter).build(),
-            queue,
+            outlet,
         }
     }
 }
@@ -168,7 +153,7 @@ impl SpanProcessor for Queued<BatchSpanProcessor> {
     }
 
     fn on_end(&self, span: SpanData) {
-        if span.span_context.is_sampled() && self.queue.admits() {
+        if span.span_context.is_sampled() && self.outlet.admits() {
             self.batch.on_end(span);
         }
     }
@@ -178,7 +163,7 @@ impl SpanProcessor for Queued<BatchSpanProcessor> {
 
 impl LogProcessor for Queued<BatchLogProcessor> {
     fn emit(&self, record: &mut SdkLogRecord, scope: &InstrumentationScope) {
-        if self.queue.admits() {
+        if self.outlet.admits() {
             self.batch.emit(record, scope);
         }
     }
@@ -187,7 +172,7 @@ impl LogProcessor for Queued<BatchLogProcessor> {
 }
 
 #[derive(Debug)]
-struct Counted<E>(E, Arc<Queue>);
+struct Counted<E>(E, Arc<Outlet>);
 
 impl<E: trace::SpanExporter> trace::SpanExporter for Counted<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
@@ -211,40 +196,33 @@ impl<E: LogExporter> LogExporter for Counted<E> {
     }
 }
 
-/// Logs and counts the failures of the metrics exporter. Counts exports and not values, since values are cumulative:
+/// Logs and counts the failures of a metrics exporter. Counts exports and not values, since values are cumulative:
 /// the next export contains those of a failed one.
-#[derive(Debug)]
-pub(super) struct Reported {
+pub(super) fn metrics(
+    export: &Export,
     exporter: Exporter<MetricExporter>,
-    outlet: Outlet,
+    losses: Arc<Losses>,
+) -> impl PushMetricExporter {
+    Counted(exporter, Outlet::new(Signal::Metrics, export, losses))
 }
 
-impl Reported {
-    pub(super) fn new(export: &Export, exporter: Exporter<MetricExporter>, losses: Arc<Losses>) -> Self {
-        Self {
-            exporter,
-            outlet: Outlet::new(Signal::Metrics, export, losses),
-        }
-    }
-}
-
-impl PushMetricExporter for Reported {
+impl PushMetricExporter for Counted<Exporter<MetricExporter>> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        let result = self.exporter.export(metrics).await;
-        self.outlet.sent(&result, 1);
+        let result = self.0.export(metrics).await;
+        self.1.sent(&result, 1);
         result
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        self.exporter.force_flush()
+        self.0.force_flush()
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.exporter.shutdown_with_timeout(timeout)
+        self.0.shutdown_with_timeout(timeout)
     }
 
     fn temporality(&self) -> Temporality {
-        PushMetricExporter::temporality(&self.exporter)
+        PushMetricExporter::temporality(&self.0)
     }
 }
 
