@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use futures::future::select_all;
 use kube::core::DynamicObject;
+use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, interval, interval_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span, warn};
 
-use operator_host_cluster::cache::{Change, Interest, Subscriber, WatchState};
+use operator_host_cluster::cache::{Change, Interest, Reflector, Subscriber, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::NamespaceChange;
 use operator_host_cluster::turn::Turn;
@@ -26,7 +27,6 @@ use operator_host_delivery::registry::Live;
 use operator_host_desired::ownership::{owns, parent_by_owner, parent_of, reaches};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::needs::is_readable;
-use operator_host_engine::reconcile::observer::Observer;
 use operator_host_engine::reconcile::{Action, initial_condition, reconcile, unwatched};
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::health::Pulse;
@@ -53,9 +53,6 @@ async fn work_until(context: &Arc<Context>, proving: &Proving, stop: &Cancellati
     context.queue.close();
     subscribe(context);
     let mut plugin = context.versions.live.clone();
-    let Observer {
-        enqueuing, working, ..
-    } = &context.observer;
     let ready = async {
         // Wait for complete caches: an object that the first list does not contain yet would look missing.
         scope::wait_for_lists(&context.caches.watches()).await;
@@ -67,7 +64,7 @@ async fn work_until(context: &Arc<Context>, proving: &Proving, stop: &Cancellati
     tokio::select! {
         () = ready => {}
         () = report_lists(context) => {}
-        () = stay_alive([enqueuing, working]) => {}
+        () = stay_alive([&context.observer.enqueuing, &context.observer.working]) => {}
         () = stop.cancelled() => return,
     }
     context.observer.started();
@@ -127,32 +124,22 @@ async fn stay_alive<const N: usize>(loops: [&Pulse; N]) {
 }
 
 /// Waits until the term begins, its definition is decided about, and the live version may write.
-async fn stand_by(context: &Context, proving: &Proving, plugin: &tokio::sync::watch::Receiver<Live>) {
+async fn stand_by(context: &Context, proving: &Proving, plugin: &Receiver<Live>) {
     let begun = async {
         context.cluster.writer.term.begun().await;
         proving.installer.decided().await;
-        let record = &proving.record;
-        record
-            .confirm(&context.cluster.served.parent.definition_name(), plugin.clone())
-            .await;
+        let (record, definition) = (&proving.record, context.cluster.served.parent.definition_name());
+        record.confirm(&definition, plugin.clone()).await;
         stages::resume(context, record).await;
     };
-    let Observer {
-        enqueuing, working, ..
-    } = &context.observer;
     tokio::select! {
         () = begun => {}
-        () = stay_alive([enqueuing, working]) => {}
+        () = stay_alive([&context.observer.enqueuing, &context.observer.working]) => {}
     }
 }
 
 /// Reconciles parents until the term ends or `stop`, then waits for the running reconciles.
-async fn lead(
-    context: &Arc<Context>,
-    plugin: tokio::sync::watch::Receiver<Live>,
-    record: &LiveRecord,
-    stop: &CancellationToken,
-) {
+async fn lead(context: &Arc<Context>, plugin: Receiver<Live>, record: &LiveRecord, stop: &CancellationToken) {
     // Another replica may have led meanwhile.
     context.state.forget_all();
     context.queue.open();
@@ -255,7 +242,7 @@ fn enqueue_within(context: &Context, namespace: Option<&str>, reason: &Trigger) 
 ///
 /// `plugin` must already have observed the version that the first reconciles use; only later versions enqueue every
 /// parent.
-async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
+async fn keep_enqueueing(context: &Context, mut plugin: Receiver<Live>) {
     let pulse = &context.observer.enqueuing;
     let mut beat = interval(pulse.period());
     let period = context.config.resync;
@@ -298,7 +285,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
 
 /// Returns receivers of the next state of every watch, with its namespace. At least one is returned: that of the
 /// parents.
-fn states(context: &Context) -> Vec<(Option<String>, tokio::sync::watch::Receiver<WatchState>)> {
+fn states(context: &Context) -> Vec<(Option<String>, Receiver<WatchState>)> {
     let watches = context.caches.watches().into_iter();
     let states = watches.map(|watch| {
         let mut state = watch.state();
@@ -333,17 +320,12 @@ async fn work(context: Arc<Context>, reconciles: TaskTracker) {
 
 /// Reconciles a parent that a worker has taken from the queue, and says when it is next.
 async fn process(context: Arc<Context>, work: Work, turn: Turn) {
-    let Work {
-        parent,
-        reasons,
-        since,
-    } = work;
+    let (parent, reasons, waited) = (work.parent, work.reasons, work.since.elapsed());
     if reasons.contains(&Trigger::Resync) {
         context.state.try_unkept_again(&parent);
     }
     let first = reasons.first().map_or("none", Trigger::as_str);
     let observer = &context.observer;
-    let waited = since.elapsed();
     let started = Instant::now();
     let root = root_span(&context, &parent, &reasons, waited);
     let span = info_span!(
@@ -401,12 +383,10 @@ async fn process(context: Arc<Context>, work: Work, turn: Turn) {
 /// which set the timer or wrote the child.
 fn root_span(context: &Context, parent: &NamespacedName, reasons: &[Trigger], waited: Duration) -> Span {
     let tracer = &context.observer.tracer;
-    let reload = reasons
-        .contains(&Trigger::Reload)
-        .then(|| tracer.last_reload(&context.config.id));
-    let follows = reasons
-        .iter()
-        .any(|reason| matches!(reason, Trigger::Timer | Trigger::Retry | Trigger::Child { .. }));
+    let is_reload = reasons.contains(&Trigger::Reload);
+    let reload = is_reload.then(|| tracer.last_reload(&context.config.id));
+    let is_own = |it: &Trigger| matches!(it, Trigger::Timer | Trigger::Retry | Trigger::Child { .. });
+    let follows = reasons.iter().any(is_own);
     let cause = follows.then(|| context.state.memory_of(parent, |memory| memory.last_span.clone()));
     let cause = reload.flatten().or(cause.flatten());
     let config = &context.config;
@@ -449,10 +429,8 @@ fn subscribe(context: &Arc<Context>) {
                 react(&context, kind, change);
             }
         });
-        let watches = watches.all().into_iter();
-        watches
-            .map(|watch| watch.subscribe_to(interests.to_vec(), Arc::clone(&subscriber)))
-            .collect::<Vec<_>>()
+        let subscribe = |watch: &Arc<Reflector>| watch.subscribe_to(interests.to_vec(), subscriber.clone());
+        watches.all().iter().map(subscribe).collect::<Vec<_>>()
     };
     let all = [Interest::All];
     subscriptions.extend(of(&context.caches.parents, &all, parent_changed));
@@ -529,25 +507,18 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
     let Some(object) = change.object() else {
         return;
     };
-    let child = ChildRef {
-        kind: kind.clone(),
-        name: NamespacedName::of(object),
-    };
+    let (kind, name) = (kind.clone(), NamespacedName::of(object));
+    let child = ChildRef { kind, name };
     let reason = Trigger::Child {
         child: child.clone(),
         version: own_write_version(change),
     };
     // A child that loses its label or its owner affects its former parent.
-    let mut parents: Vec<NamespacedName> = change
+    let (scope, namespaced) = (context.config.scope(), context.cluster.served.parent.namespaced);
+    let parents = change
         .both()
-        .filter_map(|object| {
-            parent_of(
-                context.config.scope(),
-                context.cluster.served.parent.namespaced,
-                object,
-            )
-        })
-        .collect();
+        .filter_map(|object| parent_of(scope, namespaced, object));
+    let mut parents: Vec<NamespacedName> = parents.collect();
     parents.dedup();
     for parent in parents {
         if change.after().is_none() {
@@ -575,20 +546,13 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
         // Enqueue the parents that wait for their cleanup: their plugin does not know yet that the namespace is
         // deleted.
         NamespaceChange::Terminating => {
-            let watch = context
-                .caches
-                .parents
-                .of(Some(namespace))
-                .filter(|_| context.cluster.served.parent.namespaced);
-            for parent in watch.iter().flat_map(|watch| watch.names()) {
-                let is_there = parent.namespace.as_deref() == Some(namespace);
-                if is_there
-                    && context
-                        .caches
-                        .parent(&parent)
-                        .is_some_and(|parent| is_terminating(&parent))
-                {
-                    context.queue.enqueue(&parent, Trigger::Related);
+            let watch = context.caches.parents.of(Some(namespace));
+            let watch = watch.filter(|_| context.cluster.served.parent.namespaced);
+            let is_there = |parent: &NamespacedName| parent.namespace.as_deref() == Some(namespace);
+            let parent = |name: &NamespacedName| context.caches.parent(name);
+            for name in watch.iter().flat_map(|watch| watch.names()).filter(is_there) {
+                if parent(&name).is_some_and(|parent| is_terminating(&parent)) {
+                    context.queue.enqueue(&name, Trigger::Related);
                 }
             }
         }

@@ -156,30 +156,18 @@ pub async fn run(
     let versions_size = given.cache_size / VERSIONS_SHARE;
     // The rest is for files that are being written.
     let cache_size = given.cache_size / 8 * if shared_folder { 5 } else { 7 };
-    let cache = given
-        .cache_dir
-        .as_deref()
-        .and_then(|folder| open_cache(folder, cache_size));
+    let folder = given.cache_dir.as_deref();
+    let cache = folder.and_then(|folder| open_cache(folder, cache_size));
     let compiler = Compiler::Subprocess(Subprocess::this_program(compile_memory));
     let runtime = Runtime::with(options, compiler, cache)?;
     let writable = given.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
     let config_maps_root = RootFolder::new(writable.join("config-maps"), identity.clone());
     let metrics = Arc::clone(&instruments.metrics);
-    let sources = PluginSources::new(config_maps_root.path(), writable, metrics);
+    let sources = PluginSources::new(config_maps_root.path(), writable, Arc::clone(&metrics));
     let client = connection.client()?;
-    let asking = client.clone();
-    let connection_namespace = connection.pod_namespace().map(str::to_owned);
-    let default_namespace = client.default_namespace().to_owned();
     let watch_client = connection.watch_client()?;
-    let kinds = Arc::new(Discovery::new(
-        watch_client.clone(),
-        Arc::clone(&instruments.metrics),
-    ));
-    let watches = Arc::new(SharedCache::new(
-        watch_client.clone(),
-        Arc::clone(&kinds),
-        Arc::clone(&instruments.metrics),
-    ));
+    let kinds = Arc::new(Discovery::new(watch_client.clone(), metrics.clone()));
+    let watches = Arc::new(SharedCache::new(watch_client.clone(), kinds.clone(), metrics));
     let definitions = watch_definitions(&kinds, &watches);
     let election = &config.leadership;
     let leadership = Leadership::start(election, &connection, &identity, "operator-host", &instruments)?;
@@ -213,12 +201,14 @@ pub async fn run(
     let configured = config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());
     let config_maps = ConfigMaps::new(watch_client, home.to_owned(), config_maps_root);
-    let proof_key = Arc::new(ProofKey::new(client.clone(), home));
+    let host_namespace = configured.or(connection.pod_namespace());
+    let installation = config.leadership.namespace.as_deref().or(host_namespace);
+    let installation = installation.unwrap_or(client.default_namespace()).to_owned();
     let watched = watch::Sender::default();
     let shared = Shared {
-        proof_key,
-        host_namespace: configured.or(connection_namespace.as_deref()).map(Arc::from),
-        client,
+        proof_key: Arc::new(ProofKey::new(client.clone(), home)),
+        host_namespace: host_namespace.map(Arc::from),
+        client: client.clone(),
         kinds,
         watches,
         events: events.clone(),
@@ -231,7 +221,7 @@ pub async fn run(
     };
     let (decided, decisions) = watch::channel(Decided::default());
     let reporter = Reporter {
-        client: shared.client.clone(),
+        client: client.clone(),
         writers: leadership.factory().clone(),
         instruments: instruments.clone(),
         events: events.clone(),
@@ -247,24 +237,16 @@ pub async fn run(
     };
     let start = config.clone();
     let configurations = follower.start(config);
-    let of_leases = start
-        .leadership
-        .namespace
-        .as_deref()
-        .or(start.host_namespace.as_deref());
-    let installation = of_leases
-        .or(connection_namespace.as_deref())
-        .unwrap_or(&default_namespace);
     let (watches, known) = (Arc::clone(&shared.watches), Arc::clone(&definitions.0));
     let of_cluster = OfCluster {
-        objects: Objects::new(watches, known, installation.to_owned()),
+        objects: Objects::new(watches, known, installation.clone()),
         config_maps,
         kinds: Arc::clone(&shared.kinds),
         memory,
         decided,
     };
     let slot_parts = SlotParts {
-        installation: installation.to_owned(),
+        installation,
         reach: start.webhook.as_ref().and_then(|webhook| webhook.reach.clone()),
         runtime,
         sources,
@@ -276,7 +258,7 @@ pub async fn run(
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&mut controllers, configurations, of_cluster, &level, &start, &instruments.health) => {}
-        () = connection.keep_asking(asking) => {}
+        () = connection.keep_asking(client) => {}
     }
     reporting.abort();
     let forgotten = tokio::time::Instant::now() + FORGOTTEN;

@@ -118,15 +118,8 @@ pub async fn supervise(
                 proving.starting(&resolved.parent);
                 let mut watched = shared.watched.clone();
                 let namespaces = Arc::clone(&watched.borrow_and_update());
-                let context = context(
-                    &shared,
-                    &config,
-                    &resolved,
-                    &namespaces,
-                    plugin.clone(),
-                    writers.clone(),
-                    &proving,
-                );
+                let (live, writers) = (plugin.clone(), writers.clone());
+                let context = context(&shared, &config, &resolved, &namespaces, live, writers, &proving);
                 let context = Arc::new(context);
                 shared.running.open(&context);
                 let (started, proves) = (Arc::clone(&context), Arc::clone(&proving));
@@ -166,23 +159,19 @@ pub async fn supervise(
             }
             // For a moment, discovery still has the kind of a definition that was deleted.
             Err(KindError::NotDefined(_)) if delay < DELETED => {}
-            Err(error @ KindError::NotDefined(_)) => {
-                let text = error.to_string();
-                let waits = Readiness::Waiting(text.clone());
-                shared.instruments.health.set(&config.id, waits);
-                if last_logged.as_ref() != Some(&text) {
-                    warn!(controller = config.name, "{text}");
-                    last_logged = Some(text);
-                }
-            }
             Err(error) => {
                 let text = error.to_string();
+                if matches!(error, KindError::NotDefined(_)) {
+                    let waits = Readiness::Waiting(text.clone());
+                    shared.instruments.health.set(&config.id, waits);
+                } else {
+                    let asked = error.retry_after().map(at_least).unwrap_or_default();
+                    delay = delay.min(RETRY_UNREACHABLE).max(asked);
+                }
                 if last_logged.as_ref() != Some(&text) {
                     warn!(controller = config.name, "{text}");
                     last_logged = Some(text);
                 }
-                let asked = error.retry_after().map(at_least).unwrap_or_default();
-                delay = delay.min(RETRY_UNREACHABLE).max(asked);
             }
         }
         tokio::select! {
@@ -207,12 +196,8 @@ async fn until_changed(
             .chain(&config.reads)
     };
     let changes = || shared.kinds.changes(kinds());
-    let is_incomplete = config
-        .rules
-        .children
-        .keys()
-        .chain(&config.reads)
-        .any(|kind| !resolved.others.contains_key(kind));
+    let mut others = config.rules.children.keys().chain(&config.reads);
+    let is_incomplete = others.any(|kind| !resolved.others.contains_key(kind));
     // Discovery may have been stale when `resolve` ran.
     let mut delay = SETTLE;
     // What the API server has asked for in its last answer.
@@ -300,10 +285,7 @@ fn context(
         })
     };
     let others = |kind: &Kind, anywhere: bool| {
-        let namespaced = resolved
-            .others
-            .get(kind)
-            .is_none_or(|resource| resource.namespaced);
+        let namespaced = resolved.others.get(kind).is_none_or(|it| it.namespaced);
         (kind.clone(), watches(kind, namespaced && !anywhere, true))
     };
     let anywhere = config.rules.other_names().is_none();
@@ -311,14 +293,10 @@ fn context(
     let children_anywhere = anywhere && !resolved.parent.namespaced;
     let observer = Observer::new(config, &shared.instruments);
     let queue = Queue::measured(config.concurrency, &observer.metrics);
+    let children = config.rules.children.keys();
     let caches = Caches {
         parents: watches(&config.parent, resolved.parent.namespaced, false),
-        children: config
-            .rules
-            .children
-            .keys()
-            .map(|kind| others(kind, children_anywhere))
-            .collect(),
+        children: children.map(|kind| others(kind, children_anywhere)).collect(),
         reads: config.reads.iter().map(|kind| others(kind, anywhere)).collect(),
         namespaces: Arc::clone(&shared.namespaces),
         config: Arc::clone(config),
@@ -365,9 +343,8 @@ pub fn watch_definitions(
         };
         known.changed(group);
         let generation = |object: &Arc<DynamicObject>| object.metadata.generation;
-        let is_other_schema = change
-            .before()
-            .is_some_and(|old| Some(generation(old)) != change.after().map(generation));
+        let (before, after) = (change.before().map(generation), change.after().map(generation));
+        let is_other_schema = before.is_some() && before != after;
         if is_other_schema && lock(&pending).insert(group.to_owned()) {
             let (kinds, watches) = (Weak::clone(&kinds), Weak::clone(&watches));
             let (pending, group) = (Arc::clone(&pending), group.to_owned());

@@ -151,10 +151,10 @@ impl Uninstall<'_> {
         }
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &controllers().api);
         match api.list(&ListParams::default()).await {
-            Ok(list) => {
-                let runs =
-                    |object: &DynamicObject| object.finalizers().iter().any(|it| it == object::FINALIZER);
-                Ok(list.items.into_iter().filter(runs).collect())
+            Ok(mut list) => {
+                list.items
+                    .retain(|object| object.finalizers().iter().any(|it| it == object::FINALIZER));
+                Ok(list.items)
             }
             // The kind is not defined.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
@@ -166,12 +166,10 @@ impl Uninstall<'_> {
     ///
     /// # Errors
     /// When the API server refuses.
-    pub async fn object(&self, object: &DynamicObject) -> anyhow::Result<()> {
-        let owns = |finalizer: &str| finalizer == object::FINALIZER;
+    pub async fn object(&self, object: &DynamicObject) -> anyhow::Result<bool> {
+        let without = |object: &DynamicObject| without_finalizers(object, |it| it == object::FINALIZER);
         let (name, manager) = (NamespacedName::of(object), "operator-host/controllers");
-        let without = |object: &DynamicObject| without_finalizers(object, owns);
-        self.change(&controllers(), &name, manager, without).await?;
-        Ok(())
+        self.change(&controllers(), &name, manager, without).await
     }
 
     /// Releases all parents of one controller.
@@ -275,9 +273,8 @@ impl Uninstall<'_> {
                 match object {
                     Ok(object) => objects.push(object),
                     Err(error) => {
-                        let place = namespace.map(|namespace| format!(" in {namespace}"));
-                        let (place, error) = (place.unwrap_or_default(), said(&error));
-                        errors.push(anyhow!("cannot list {kind}{place}: {error}"));
+                        let place = namespace.map_or_else(String::new, |it| format!(" in {it}"));
+                        errors.push(anyhow!("cannot list {kind}{place}: {}", said(&error)));
                     }
                 }
             }

@@ -67,11 +67,8 @@ struct Explanation {
 
 /// Refuses a name that could turn the request into another one.
 fn check_name(what: &str, name: &str, problem: Option<String>) -> Result<(), Failure> {
-    problem.map_or(Ok(()), |problem| {
-        Err(Failure::Usage(anyhow!(
-            "{what} {name:?} cannot be used: {problem}"
-        )))
-    })
+    let wrong = problem.map(|problem| anyhow!("{what} {name:?} cannot be used: {problem}"));
+    wrong.map_or(Ok(()), |wrong| Err(Failure::Usage(wrong)))
 }
 
 /// Returns an error in the API server's words.
@@ -144,16 +141,14 @@ async fn explain(
         Err(error) => return Err(anyhow!("cannot read {kind} {name}: {}", words(&error))),
     };
     let mut children = children::find(client, &kinds, &parent, namespace).await;
-    let events = events(client, &parent).await.unwrap_or_else(|error| {
-        children.unread.insert(format!("Events: {}", words(&error)));
-        Vec::new()
-    });
-    let decorators = decorators::find(client, &kinds, &parent)
-        .await
-        .unwrap_or_else(|error| {
-            children.unread.insert(format!("Controllers: {}", words(&error)));
-            Vec::new()
-        });
+    let mut unread = |what: &str, error: &kube::Error| {
+        children.unread.insert(format!("{what}: {}", words(error)));
+    };
+    let events = events(client, &parent).await;
+    let events = events.inspect_err(|error| unread("Events", error));
+    let decorators = decorators::find(client, &kinds, &parent).await;
+    let decorators = decorators.inspect_err(|error| unread("Controllers", error));
+    let (events, decorators) = (events.unwrap_or_default(), decorators.unwrap_or_default());
     Ok(Explanation {
         parent,
         kind,
@@ -176,12 +171,14 @@ async fn events(client: &Client, parent: &DynamicObject) -> kube::Result<Vec<cor
 }
 
 fn last_time(event: &core::Event) -> Option<Timestamp> {
-    let series = event.series.as_ref();
-    let series = series.and_then(|series| series.last_observed_time.as_ref());
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|it| it.last_observed_time.as_ref());
     let micro = series.or(event.event_time.as_ref()).map(|time| time.0);
-    let created = event.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let last = event.last_timestamp.as_ref().map(|time| time.0);
-    last.or(micro).or(created)
+    let created = || event.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    last.or(micro).or_else(created)
 }
 
 /// Formats an explanation. Values from the cluster cannot control the terminal.

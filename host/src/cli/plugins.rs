@@ -104,14 +104,10 @@ impl HostArgs {
             }
         };
         let asked = tokio::time::timeout(TIMEOUT, asking).await;
-        asked
-            .map_err(|_| anyhow!("no answer within {TIMEOUT:?}"))
-            .and_then(|answer| answer)
-            .with_context(|| {
-                format!(
-                    "cannot connect to the host at {place}: check that it runs with this --cache-dir or --health-addr"
-                )
-            })
+        let asked = asked.map_err(|_| anyhow!("no answer within {TIMEOUT:?}"));
+        asked.flatten().with_context(|| {
+            format!("cannot connect to the host at {place}: check that it runs with this --cache-dir or --health-addr")
+        })
     }
 }
 
@@ -124,14 +120,16 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         return history::run(args).await;
     }
     let mut reports: Vec<PluginReport> = args.host.ask("/plugins").await?;
-    for name in &args.controllers {
-        if !reports.iter().any(|report| report.controller == *name) {
-            let known: Vec<_> = reports.iter().map(|report| report.controller.as_str()).collect();
-            let known = known.join(", ");
-            return Err(Failure::Usage(anyhow!(
-                "the host has no controller {name:?}; it has {known}"
-            )));
-        }
+    let known: Vec<_> = reports.iter().map(|report| report.controller.as_str()).collect();
+    if let Some(name) = args
+        .controllers
+        .iter()
+        .find(|name| !known.contains(&name.as_str()))
+    {
+        let known = known.join(", ");
+        return Err(Failure::Usage(anyhow!(
+            "the host has no controller {name:?}; it has {known}"
+        )));
     }
     if !args.controllers.is_empty() {
         reports.retain(|report| args.controllers.contains(&report.controller));
@@ -174,20 +172,19 @@ fn text(reports: &[PluginReport], now: Timestamp, paint: Paint) -> String {
     let mut rows = vec![head];
     for report in reports {
         let live = report.live.as_ref();
-        let text = |text: Option<&str>| text.unwrap_or("<none>").to_owned();
+        let text = |text: Option<String>| text.unwrap_or_else(|| "<none>".to_owned());
         let candidate = report.candidate.as_ref().map(|candidate| {
             let digest = candidate.digest.as_deref().map(short).unwrap_or_default();
             format!("{digest} {}", candidate.state.as_str()).trim().to_owned()
         });
-        let live_digest = live.map(|live| short(&live.digest));
         let pinned = if is_pinned(report) { " (pinned)" } else { "" };
         rows.push([
             report.controller.clone(),
-            text(live.map(|live| live.name.as_str())),
-            text(live.map(|live| live.version.as_str())),
-            format!("{}{pinned}", text(live_digest.as_deref())),
-            live.map_or_else(|| "<none>".to_owned(), |live| age(live.since, now)),
-            text(candidate.as_deref()),
+            text(live.map(|live| live.name.clone())),
+            text(live.map(|live| live.version.clone())),
+            text(live.map(|live| short(&live.digest))) + pinned,
+            text(live.map(|live| age(live.since, now))),
+            text(candidate),
         ]);
     }
     let mut text = table(&rows).join("\n") + "\n";
@@ -198,21 +195,16 @@ fn text(reports: &[PluginReport], now: Timestamp, paint: Paint) -> String {
 }
 
 fn details(text: &mut String, report: &PluginReport, now: Timestamp, paint: Paint) {
-    let others: Vec<_> = report
-        .kept
-        .iter()
-        .filter(|kept| report.live.as_ref().is_none_or(|live| live.digest != kept.digest))
+    let live = report.live.as_ref().map(|live| live.digest.as_str());
+    let others = report.kept.iter().filter(|kept| live != Some(&*kept.digest));
+    let others: Vec<_> = others
         .map(|kept| {
-            format!(
-                "{} ({}, live {} ago)",
-                short(&kept.digest),
-                kept.version,
-                age(kept.since, now)
-            )
+            let (digest, age) = (short(&kept.digest), age(kept.since, now));
+            format!("{digest} ({}, live {age} ago)", kept.version)
         })
         .collect();
-    if report.candidate.is_none() && others.is_empty() && report.pinned.is_none() && report.registry.is_none()
-    {
+    let has_orders = report.pinned.is_some() || report.registry.is_some();
+    if report.candidate.is_none() && others.is_empty() && !has_orders {
         return;
     }
     let _ = writeln!(text, "\n{}:", report.controller);
@@ -220,31 +212,23 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, paint: Pain
         let _ = writeln!(text, "  live because: {}", live.because);
     }
     if let Some(registry) = &report.registry {
-        let manifest = registry
-            .manifest
-            .as_deref()
-            .map(|manifest| format!(", manifest {}", short(manifest)));
-        let checked = registry
-            .checked
-            .map(|checked| format!(", looked at {} ago", age(checked, now)));
-        let (manifest, checked) = (manifest.unwrap_or_default(), checked.unwrap_or_default());
+        let aged = |at: Option<Timestamp>, before: &str, after: &str| {
+            at.map_or_else(String::new, |at| format!("{before} {}{after}", age(at, now)))
+        };
+        let manifest = registry.manifest.as_deref().map(short);
+        let manifest = manifest.map_or_else(String::new, |it| format!(", manifest {it}"));
+        let checked = aged(registry.checked, ", looked at", " ago");
         let _ = writeln!(text, "  from: {}{manifest}{checked}", report.file);
         if let Some(problem) = &registry.problem {
-            let since = registry
-                .problem_since
-                .map_or_else(String::new, |since| format!(" for {}", age(since, now)));
-            let _ = writeln!(
-                text,
-                "  {}{since}: {}",
-                paint.with(RED, "cannot be pulled"),
-                printable(problem)
-            );
+            let since = aged(registry.problem_since, " for", "");
+            let state = paint.with(RED, "cannot be pulled");
+            let _ = writeln!(text, "  {state}{since}: {}", printable(problem));
         }
     }
     if let Some(pinned) = &report.pinned {
-        let problem = report.pin_problem.iter();
-        let problem = problem.map(|problem| format!("; {}", printable(problem)));
-        let _ = writeln!(text, "  pinned: {pinned}{}", problem.collect::<String>());
+        let problem = report.pin_problem.as_deref().map(printable);
+        let problem = problem.map_or_else(String::new, |problem| format!("; {problem}"));
+        let _ = writeln!(text, "  pinned: {pinned}{problem}");
     }
     if let Some(candidate) = &report.candidate {
         let code = match candidate.state {
@@ -264,11 +248,9 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, paint: Pain
 /// Reports whether the live version is the pinned one.
 fn is_pinned(report: &PluginReport) -> bool {
     let digits = |digest: &str| digest.trim_start_matches("sha256:").to_lowercase();
-    let pinned = report.pinned.as_deref().map(digits);
     let live = report.live.as_ref().map(|live| digits(&live.digest));
-    pinned
-        .zip(live)
-        .is_some_and(|(pinned, live)| live.starts_with(&pinned))
+    let both = report.pinned.as_deref().map(digits).zip(live);
+    both.is_some_and(|(pinned, live)| live.starts_with(&pinned))
 }
 
 #[cfg(test)]

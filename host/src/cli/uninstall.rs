@@ -12,7 +12,7 @@ use crate::uninstall::{Left, Uninstall};
 use operator_host_cluster::client;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::Discovery;
-use operator_host_config::Config;
+use operator_host_config::{Config, ControllerConfig};
 use operator_host_telemetry::metrics::Metrics;
 
 /// The options of `uninstall`.
@@ -64,6 +64,10 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
             eprintln!("operator-host: warning: {running}");
         }
     }
+    let [released, removed] = match args.dry_run {
+        true => ["would be released", "would be removed"],
+        false => ["released", "were removed"],
+    };
     let mut code = ExitCode::SUCCESS;
     // The parents of Controllers of the cluster are released in the same way as those of the file.
     let objects = uninstall.objects().await.unwrap_or_else(|error| {
@@ -91,12 +95,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     for controller in &controllers {
         let left = uninstall.controller(controller).await;
-        print(
-            &controller.name,
-            &controller.parent.to_string(),
-            &left,
-            args.dry_run,
-        );
+        print(controller, &left, released, removed);
         for error in &left.errors {
             eprintln!("operator-host: {error}");
             code = ExitCode::FAILURE;
@@ -106,14 +105,9 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     for object in known {
         let name = object.name_any();
         match uninstall.object(&object).await {
-            Ok(()) => {
-                let done = if args.dry_run {
-                    "would be released"
-                } else {
-                    "released"
-                };
+            Ok(_) => {
                 println!(
-                    "the Controller {name} {done}: delete it with kubectl, or keep it for the next host"
+                    "the Controller {name} {released}: delete it with kubectl, or keep it for the next host"
                 );
             }
             Err(error) => {
@@ -125,9 +119,9 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-fn print(controller: &str, kind: &str, left: &Left, dry_run: bool) {
-    let done = if dry_run { "would be released" } else { "released" };
-    println!("{controller}:");
+fn print(controller: &ControllerConfig, left: &Left, released: &str, removed: &str) {
+    let kind = &controller.parent;
+    println!("{}:", controller.name);
     if !left.served {
         println!("  the cluster does not serve {kind}: nothing to release");
     }
@@ -136,21 +130,16 @@ fn print(controller: &str, kind: &str, left: &Left, dry_run: bool) {
             true => ": it is being deleted and skips its cleanup",
             false => "",
         };
-        println!("  {kind} {} {done}{goes}", held.name);
+        println!("  {kind} {} {released}{goes}", held.name);
     }
     if left.served {
         println!(
-            "  {} of {} parents {done}; the definition and all parents stay",
+            "  {} of {} parents {released}; the definition and all parents stay",
             left.held.len(),
             left.parents
         );
     }
     if left.reported > 0 {
-        let removed = if dry_run {
-            "would be removed"
-        } else {
-            "were removed"
-        };
         println!(
             "  the host's conditions {removed} from the status of {} parents",
             left.reported

@@ -51,11 +51,6 @@ pub(super) async fn follow(
     health: Arc<Health>,
     mut troubles: [watch::Receiver<Option<Arc<str>>>; 2],
 ) {
-    let Asking {
-        client,
-        kinds,
-        reviews,
-    } = asking;
     let changed = Arc::new(Notify::new());
     let hint = Arc::clone(&changed);
     let suffix = format!(".{}", config.parent.group());
@@ -71,12 +66,12 @@ pub(super) async fn follow(
         let plugin = live.borrow_and_update().plugin().cloned();
         let description = plugin.map(|plugin| plugin.description().clone());
         let (mut found, mut retry) = match &description {
-            Some(description) => disagreements(&config, description, &client).await,
+            Some(description) => disagreements(&config, description, &asking.client).await,
             None => (Vec::new(), None),
         };
         if !may_release && description.is_some_and(|description| description.finalizer) {
-            let _turn = reviews.acquire(1).await;
-            match can_release(&config, &client, &kinds).await {
+            let _turn = asking.reviews.acquire(1).await;
+            match can_release(&config, &asking).await {
                 Some(Ok(())) => may_release = true,
                 Some(Err(lack)) => {
                     found.push(lack);
@@ -138,12 +133,8 @@ async fn disagreements(
 
 /// Returns whether the host could remove its finalizer in a namespace that is being deleted, which takes along the RoleBindings in
 /// it, or why not; `None` without an answer.
-async fn can_release(
-    config: &ControllerConfig,
-    client: &Client,
-    kinds: &Discovery,
-) -> Option<Result<(), String>> {
-    let resource = kinds.resolve(&config.parent).await.ok()?;
+async fn can_release(config: &ControllerConfig, asking: &Asking) -> Option<Result<(), String>> {
+    let resource = asking.kinds.resolve(&config.parent).await.ok()?;
     let plural = &resource.api.plural;
     let attributes = ResourceAttributes {
         group: Some(resource.api.group.clone()),
@@ -158,18 +149,16 @@ async fn can_release(
         },
         ..SelfSubjectAccessReview::default()
     };
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(asking.client.clone());
     // Every user may ask. Without an answer there is nothing to say.
     let answer = reviews.create(&PostParams::default(), &review).await.ok()?;
-    let is_allowed = !resource.namespaced || answer.status.is_none_or(|status| status.allowed);
-    Some(match is_allowed {
-        true => Ok(()),
-        false => Err(format!(
-            "the host may not patch {plural} in every namespace: a namespace that is deleted takes along its RoleBindings, and the \
-             {plural} in it then keep the host's finalizer and the namespace; apply the ClusterRole that `operator-host rbac` \
-             prints"
-        )),
-    })
+    if !resource.namespaced || answer.status.is_none_or(|status| status.allowed) {
+        return Some(Ok(()));
+    }
+    Some(Err(format!(
+        "the host may not patch {plural} in every namespace: a namespace that is deleted takes along its RoleBindings, and the \
+         {plural} in it then keep the host's finalizer and the namespace; apply the ClusterRole that `operator-host rbac` prints"
+    )))
 }
 
 /// Returns what the installed definition lacks.
@@ -194,13 +183,15 @@ fn outdated(installed: &Value, carried: &Value, name: &str, description: &Descri
     }
     let schema = |crd| definition::schema(crd, &description.parent);
     let both = schema(installed).zip(schema(carried));
-    let (lacks, has) = both.map_or_else(Default::default, |(installed, carried)| {
-        (
+    let both = both.map(|(installed, carried)| {
+        [
             pruned::fields(installed, carried),
             pruned::fields(carried, installed),
-        )
+        ]
     });
-    let [fields, more] = [lacks, has].map(|fields| first_few(fields, SHOWN, ", "));
+    let [fields, more] = both
+        .unwrap_or_default()
+        .map(|fields| first_few(fields, SHOWN, ", "));
     if !fields.is_empty() {
         let drops = format!("lacks {fields}: the API server drops these fields");
         found.push(match more.is_empty() {

@@ -19,7 +19,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use operator_host_config::Config;
@@ -48,7 +48,7 @@ type Wanted = BTreeMap<PathBuf, String>;
 /// A namespace that is watched until this is dropped.
 struct Followed {
     wanted: watch::Sender<Wanted>,
-    _stop: DropGuard,
+    _following: AbortOnDropHandle<()>,
 }
 
 /// The folder of this process, created when the first controller needs it: a host without such plugins needs no place to write.
@@ -125,21 +125,16 @@ impl ConfigMaps {
     /// # Errors
     /// Why their plugins cannot be stored, and what to do.
     pub(super) fn keep(&mut self, config: &Config) -> Result<(), String> {
-        let named = config
-            .controllers
-            .iter()
-            .filter_map(|controller| match &controller.plugin {
-                Location::ConfigMap(key) => Some(key),
-                Location::File(_) | Location::Registry { .. } => None,
-            });
         let mut wanted = BTreeMap::<String, Wanted>::new();
-        for key in named {
-            let namespace = key.namespace.as_ref().unwrap_or(&self.home);
-            let folder = self.root.path().join(key.folder());
-            wanted
-                .entry(namespace.clone())
-                .or_default()
-                .insert(folder, key.name.clone());
+        for controller in &config.controllers {
+            if let Location::ConfigMap(key) = &controller.plugin {
+                let namespace = key.namespace.as_ref().unwrap_or(&self.home).clone();
+                let folder = self.root.path().join(key.folder());
+                wanted
+                    .entry(namespace)
+                    .or_default()
+                    .insert(folder, key.name.clone());
+            }
         }
         self.followed
             .retain(|namespace, _| wanted.contains_key(namespace));
@@ -159,13 +154,10 @@ impl ConfigMaps {
                 continue;
             }
             let (sender, receiver) = watch::channel(wanted);
-            let stop = CancellationToken::new();
             let following = follow(self.client.clone(), namespace.clone(), receiver);
-            let until = stop.clone();
-            tokio::spawn(async move { until.run_until_cancelled(following).await });
             let followed = Followed {
                 wanted: sender,
-                _stop: stop.drop_guard(),
+                _following: AbortOnDropHandle::new(tokio::spawn(following)),
             };
             self.followed.insert(namespace, followed);
         }
@@ -225,14 +217,14 @@ async fn change(
     folders: &Wanted,
     change: impl Fn(&Mount) -> io::Result<()> + Send + 'static,
 ) {
-    let of = |(folder, name): (&PathBuf, &String)| Mount {
-        folder: folder.clone(),
-        namespace: namespace.to_owned(),
-        name: name.clone(),
-    };
-    let mounts: Vec<Mount> = folders.iter().map(of).collect();
+    let (namespace, folders) = (namespace.to_owned(), folders.clone());
     let changed = tokio::task::spawn_blocking(move || {
-        for mount in mounts {
+        for (folder, name) in folders {
+            let mount = Mount {
+                folder,
+                namespace: namespace.clone(),
+                name,
+            };
             if let Err(error) = change(&mount) {
                 warn!(folder = %mount.folder.display(), %error, "cannot write the files of a ConfigMap");
             }
@@ -281,8 +273,9 @@ impl Mount {
         }
         for file in fs::read_dir(&self.folder)? {
             let file = file?;
-            let name = file.file_name().to_string_lossy().into_owned();
-            if name != PROBLEM && !files.contains_key(name.as_str()) {
+            let name = file.file_name();
+            let name = name.to_string_lossy();
+            if name != PROBLEM && !files.contains_key(&*name) {
                 fs::remove_file(file.path())?;
             }
         }

@@ -133,22 +133,24 @@ impl Follower {
 
     /// Returns `None` before all files have been read once.
     fn read(&self, looks: &Looks) -> Option<Result<Config, String>> {
-        let config = parse(&self.file, looks.config.as_ref()?, Config::parse).and_then(|config| {
+        let text = looks.config.as_ref()?;
+        let keys = match &self.keys {
+            Some(file) => Some((file, looks.keys.as_ref()?)),
+            None => None,
+        };
+        let read = || -> Result<Config, String> {
+            let config = parse(&self.file, text, Config::parse)?;
             let fits = self.memory.check(&config);
             fits.map_err(|reason| format!("{}: {reason}", self.file.display()))?;
-            Ok(config)
-        });
-        let Some(file) = &self.keys else {
-            return Some(config);
-        };
-        let keys = parse(file, looks.keys.as_ref()?, Keys::parse);
-        let config = config.and_then(|config| {
+            let Some((file, text)) = keys else {
+                return Ok(config);
+            };
             config
                 .check_place_of_keys(file)
                 .map_err(|error| error.to_string())?;
-            Ok(config.trusting(Some(&keys?)))
-        });
-        Some(config)
+            Ok(config.trusting(Some(&parse(file, text, Keys::parse)?)))
+        };
+        Some(read())
     }
 }
 

@@ -62,11 +62,9 @@ pub async fn start(address: SocketAddr, sources: Sources) -> anyhow::Result<()> 
     let listener = TcpListener::bind(address).await.with_context(failed)?;
     let address = listener.local_addr().with_context(failed)?;
     info!(%address, "serving the page at http://{address}/ui/");
-    let controllers = Arc::clone(&sources.controllers);
-    tokio::spawn(Journal::keep_stepping(
-        Arc::downgrade(&sources.journal),
-        move |controller| controllers.backlog(controller),
-    ));
+    let (journal, controllers) = (Arc::downgrade(&sources.journal), Arc::clone(&sources.controllers));
+    let backlog = move |controller: &str| controllers.backlog(controller);
+    tokio::spawn(Journal::keep_stepping(journal, backlog));
     let page = Page {
         looks: Arc::new(Looks::new(sources)),
         streams: Arc::new(Semaphore::new(STREAMS)),
@@ -125,10 +123,9 @@ async fn view(State(page): State<Arc<Page>>, RawQuery(query): RawQuery) -> Respo
     };
     match page.looks.look(&view).await {
         Ok((found, json)) => {
-            let status = if found {
-                StatusCode::OK
-            } else {
-                StatusCode::NOT_FOUND
+            let status = match found {
+                true => StatusCode::OK,
+                false => StatusCode::NOT_FOUND,
             };
             (status, [(CONTENT_TYPE, "application/json")], json).into_response()
         }
@@ -165,11 +162,8 @@ fn host_of<T>(request: &Request<T>) -> Option<&str> {
 /// name that leads here.
 fn is_this_machine(host: Option<&str>) -> bool {
     let Some(host) = host else { return false };
-    let address = host
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// Adds the headers that every response has.

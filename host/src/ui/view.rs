@@ -61,16 +61,13 @@ impl View {
     pub(super) fn parse(query: &str) -> Result<Self, String> {
         let parameters: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         let find = |wanted: &str| {
-            let found = parameters.iter().find(|(name, _)| name == wanted);
-            found
-                .map(|(_, value)| value.as_ref())
-                .filter(|value| !value.is_empty())
+            let (_, value) = parameters.iter().find(|(name, _)| name == wanted)?;
+            Some(value.as_ref()).filter(|value: &&str| !value.is_empty())
         };
         let required = |wanted: &str| find(wanted).ok_or_else(|| format!("the query has no `{wanted}`"));
-        let number = |wanted: &str| match find(wanted).map(str::parse::<u64>) {
-            None => Ok(None),
-            Some(Ok(number)) => Ok(Some(number)),
-            Some(Err(_)) => Err(format!("`{wanted}` must be a whole number, from 0")),
+        let number = |wanted: &str| {
+            let number = find(wanted).map(str::parse::<u64>).transpose();
+            number.map_err(|_| format!("`{wanted}` must be a whole number, from 0"))
         };
         match find("view").unwrap_or("overview") {
             "overview" => Ok(Self::Overview),
@@ -85,9 +82,10 @@ impl View {
             "object" => Ok(Self::Object(One {
                 controller: required("controller")?.to_owned(),
                 name: NamespacedName::parse(required("name")?),
-                children: number("children")?.map_or(CHILDREN, |number| {
-                    usize::try_from(number).map_or(MAX_CHILDREN, |number| number.min(MAX_CHILDREN))
-                }),
+                children: match number("children")? {
+                    Some(number) => usize::try_from(number).unwrap_or(MAX_CHILDREN).min(MAX_CHILDREN),
+                    None => CHILDREN,
+                },
             })),
             other => Err(format!("there is no view {other:?}")),
         }
@@ -134,10 +132,8 @@ fn incomplete(kind: &Kind, watches: &KindReflectors) -> Vec<String> {
         };
         all.first().map(|why| format!("{kind}: {why}{others}"))
     };
-    [text(failing.collect()), text(starting.collect())]
-        .into_iter()
-        .flatten()
-        .collect()
+    let texts = [text(failing.collect()), text(starting.collect())];
+    texts.into_iter().flatten().collect()
 }
 
 fn not_running(controller: &str) -> String {

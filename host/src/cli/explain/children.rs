@@ -1,6 +1,7 @@
 //! The children of a resource, each with what its own controller has created.
 
 use std::collections::{BTreeSet, HashSet};
+use std::pin::pin;
 
 use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
@@ -79,18 +80,13 @@ pub(super) async fn find(
     let listable = kinds.all.iter().filter(|served| {
         served.is_listable && served.api.kind != "Event" && (namespace.is_none() || served.is_namespaced)
     });
-    let listed = stream::iter(listable)
-        .map(|served| async move {
-            (
-                &served.api,
-                children_of(parent, client, &served.api, namespace).await,
-            )
-        })
-        .buffered(CONCURRENCY)
-        .collect::<Vec<_>>()
-        .await;
+    let listed = stream::iter(listable).map(|served| async move {
+        let objects = children_of(parent, client, &served.api, namespace).await;
+        (&served.api, objects)
+    });
+    let mut listed = pin!(listed.buffered(CONCURRENCY));
     let mut found = Vec::new();
-    for (resource, objects) in listed {
+    while let Some((resource, objects)) = listed.next().await {
         match objects {
             Ok(objects) => found.extend(objects),
             // A kind that disappears, or cannot be listed after all, is no kind of a child.
@@ -242,13 +238,11 @@ impl Child {
         for child in all {
             child.add_rows(&mut rows, &mut colours, ["", ""], namespace, now);
         }
-        let lines = table(&rows)
-            .into_iter()
-            .zip(colours)
-            .map(|(line, colour)| match colour {
-                Some(colour) => format!("  {}\n", paint.with(colour, &line)),
-                None => format!("  {line}\n"),
-            });
+        let lines = table(&rows).into_iter().zip(colours);
+        let lines = lines.map(|(line, colour)| match colour {
+            Some(colour) => format!("  {}\n", paint.with(colour, &line)),
+            None => format!("  {line}\n"),
+        });
         lines.collect()
     }
 

@@ -25,15 +25,12 @@ pub(super) struct Decorator {
 impl Decorator {
     /// Says in one line what it does.
     pub(super) fn line(&self) -> String {
-        let fields = if self.has_fields {
-            " (sets fields of it)"
-        } else {
-            ""
+        let fields = match self.has_fields {
+            true => " (sets fields of it)",
+            false => "",
         };
-        let problem = self
-            .problem
-            .as_deref()
-            .unwrap_or("no problem among the first that it names");
+        let problem = self.problem.as_deref();
+        let problem = problem.unwrap_or("no problem among the first that it names");
         format!("Controller {}{fields}: {problem}", self.name)
     }
 }
@@ -50,11 +47,9 @@ pub(super) async fn find(
     let Ok(served) = kinds.find("controllers.operator-host.dev") else {
         return Ok(Vec::new());
     };
-    let controllers = Objects::new(client.clone(), &served.api, None)
-        .list(&Default::default())
-        .await?;
+    let controllers = Objects::new(client.clone(), &served.api, None);
+    let controllers = controllers.list(&Default::default()).await?.items;
     Ok(controllers
-        .items
         .iter()
         .filter_map(|it| decorator(it, object))
         .collect())
@@ -74,10 +69,8 @@ fn decorator(controller: &DynamicObject, object: &DynamicObject) -> Option<Decor
     let name = controller.name_any();
     let place = NamespacedName::of(object).to_string();
     let first = controller.data["status"]["objects"]["first"].as_array();
-    let problem = first
-        .into_iter()
-        .flatten()
-        .find(|it| it["name"] == place.as_str() && it["kind"] == types.kind.as_str());
+    let mut first = first.into_iter().flatten();
+    let problem = first.find(|it| it["name"] == *place && it["kind"] == *types.kind);
     let managed = object.metadata.managed_fields.as_deref().unwrap_or_default();
     Some(Decorator {
         problem: problem.map(|it| it["reason"].as_str().unwrap_or_default().to_owned()),

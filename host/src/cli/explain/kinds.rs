@@ -1,5 +1,7 @@
 //! The kinds that the API server serves, and how people name them.
 
+use std::pin::pin;
+
 use anyhow::{Context, anyhow};
 use futures::stream::{self, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResource, APIResourceList};
@@ -47,18 +49,16 @@ impl Kinds {
         let versions: Vec<String> = std::iter::once("v1".to_owned())
             .chain(groups.iter().flat_map(versions))
             .collect();
-        let lists = stream::iter(&versions)
-            .map(|version| async move {
-                match version.contains('/') {
-                    true => client.list_api_group_resources(version).await,
-                    false => client.list_core_api_resources(version).await,
-                }
-            })
-            .buffered(CONCURRENCY)
-            .collect::<Vec<_>>()
-            .await;
+        let lists = stream::iter(&versions).map(|version| async move {
+            let list = match version.contains('/') {
+                true => client.list_api_group_resources(version).await,
+                false => client.list_core_api_resources(version).await,
+            };
+            (version, list)
+        });
+        let mut lists = pin!(lists.buffered(CONCURRENCY));
         let mut kinds = Self::default();
-        for (version, list) in versions.iter().zip(lists) {
+        while let Some((version, list)) = lists.next().await {
             match list {
                 Ok(list) => kinds.add(version, &list),
                 // It has just been removed.
@@ -70,17 +70,11 @@ impl Kinds {
     }
 
     fn add(&mut self, version: &str, list: &APIResourceList) {
-        for resource in list
-            .resources
-            .iter()
-            .filter(|resource| !resource.name.contains('/'))
-        {
+        let is_whole = |resource: &&APIResource| !resource.name.contains('/');
+        for resource in list.resources.iter().filter(is_whole) {
             let served = served(version, resource);
-            let is_known = self
-                .all
-                .iter()
-                .any(|known| known.api.group == served.api.group && known.api.plural == served.api.plural);
-            if !is_known {
+            let name = (&served.api.group, &served.api.plural);
+            if !self.all.iter().any(|it| (&it.api.group, &it.api.plural) == name) {
                 self.all.push(served);
             }
         }
@@ -111,16 +105,12 @@ impl Kinds {
             [only] => Ok(only),
             [first, ..] if first_is_built_in => Ok(first),
             [] => Err(self.not_found(kind)),
-            [first, others @ ..] => {
-                let others: Vec<_> = others
+            several => {
+                let names = several
                     .iter()
-                    .map(|other| kind_for_kubectl(&other.api.group, &other.api.plural))
-                    .collect();
-                Err(anyhow!(
-                    "{kind:?} is ambiguous: use {} or {}",
-                    kind_for_kubectl(&first.api.group, &first.api.plural),
-                    others.join(" or ")
-                ))
+                    .map(|it| kind_for_kubectl(&it.api.group, &it.api.plural));
+                let names: Vec<_> = names.collect();
+                Err(anyhow!("{kind:?} is ambiguous: use {}", names.join(" or ")))
             }
         }
     }

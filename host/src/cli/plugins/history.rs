@@ -47,10 +47,7 @@ fn text(history: &[HistoryEntry], paint: Paint) -> String {
             printable(&entry.version),
             short(&printable(&entry.digest)),
             entry.why.as_str().to_owned(),
-            entry
-                .by
-                .as_deref()
-                .map_or_else(|| "the host".to_owned(), printable),
+            printable(entry.by.as_deref().unwrap_or("the host")),
         ]
     }));
     let mut text = table(&rows).join("\n") + "\n";

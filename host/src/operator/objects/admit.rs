@@ -82,10 +82,8 @@ pub(in crate::operator) fn admit(
     let mut by_age: Vec<_> = objects.iter().filter(|object| !is_terminating(object)).collect();
     // What runs goes on. Otherwise the older one is first; its author chooses a Controller's name, but not its UID.
     by_age.sort_by_key(|object| {
-        let ran = object
-            .uid()
-            .and_then(|uid| before.get(&uid))
-            .is_some_and(|known| known.allowed.is_some());
+        let known = object.uid().and_then(|uid| before.get(&uid));
+        let ran = known.is_some_and(|known| known.allowed.is_some());
         (!ran, object.metadata.creation_timestamp.clone(), object.uid())
     });
     for object in by_age {
@@ -98,11 +96,10 @@ pub(in crate::operator) fn admit(
                 let is_same = generation.is_some() && before.generation == generation;
                 (is_same.then_some(before.read), before.allowed)
             }
-            Some(before) => {
-                let again = before.allowed.map(|(spec, _)| (read(&spec).ok(), spec));
-                (None, again.map(|(config, spec)| (spec, config)))
+            before => {
+                let allowed = before.and_then(|before| before.allowed);
+                (None, allowed.map(|(spec, _)| (spec.clone(), read(&spec).ok())))
             }
-            None => (None, None),
         };
         let now = known.unwrap_or_else(|| read(&spec_of(object)));
         match now.clone().and_then(|now| admitted.add(now)) {
@@ -116,12 +113,15 @@ pub(in crate::operator) fn admit(
                 refused.insert(name, why);
             }
         }
-        let known = Known {
-            generation,
-            read: now,
-            allowed,
-        };
-        last.known.insert(uid, known);
+        let read = now;
+        last.known.insert(
+            uid,
+            Known {
+                generation,
+                read,
+                allowed,
+            },
+        );
     }
     let mut config = file.clone();
     config.controllers = admitted.controllers;
@@ -239,10 +239,8 @@ fn free(
     held: &BTreeMap<GroupKind, &DynamicObject>,
     records: &KindRecords,
 ) -> Result<(), Refused> {
-    let (kind, uid) = (
-        group_kind(&controller.parent),
-        controller.uid.as_deref().unwrap_or_default(),
-    );
+    let kind = group_kind(&controller.parent);
+    let uid = controller.uid.as_deref().unwrap_or_default();
     if let Some(holder) = held.get(&kind).filter(|it| it.uid().as_deref() != Some(uid)) {
         let message = format!(
             "the Controller {:?} already reconciles {}, and keeps it until it is deleted",
@@ -251,23 +249,19 @@ fn free(
         );
         return Err(Refused::new("KindTaken", message));
     }
-    match records
-        .get(&kind)
-        .filter(|record| record.is_past(&controller.name, uid))
-    {
-        Some(record) => {
-            let message = format!(
-                "another controller named {:?} reconciled {} before (UID {}), and this one would take over what that one left: \
-                 finalizers, and children with their fields; to let it do so: {}",
-                controller.name,
-                controller.parent,
-                record.uid,
-                record.command(&kind.1, uid)
-            );
-            Err(Refused::new("NameUsedBefore", message))
-        }
-        None => Ok(()),
-    }
+    let past = records.get(&kind);
+    let Some(record) = past.filter(|record| record.is_past(&controller.name, uid)) else {
+        return Ok(());
+    };
+    let message = format!(
+        "another controller named {:?} reconciled {} before (UID {}), and this one would take over what that one left: finalizers, \
+         and children with their fields; to let it do so: {}",
+        controller.name,
+        controller.parent,
+        record.uid,
+        record.command(&kind.1, uid)
+    );
+    Err(Refused::new("NameUsedBefore", message))
 }
 
 /// Reads a Controller that is deleted, and checks that it ran for its kind and still may. What decorates deletes only what proves
@@ -331,27 +325,19 @@ fn read_to_run(
     spec: &Map<String, Value>,
 ) -> Result<Vec<ControllerConfig>, Refused> {
     let controllers = read(file, object, spec)?.configs;
-    let fits = controllers
-        .iter()
-        .try_for_each(|controller| memory.check_one(controller));
+    let fits = controllers.iter().try_for_each(|it| memory.check_one(it));
     fits.map_err(|message| Refused::new("TooLarge", message))?;
     Ok(controllers)
 }
 
 fn taken(other: &ControllerConfig) -> Refused {
     // Perhaps in another version.
-    let parent = &other.parent;
-    let message = match other.is_object() {
-        true => format!(
-            "the Controller {:?}, which is older, already reconciles {parent}",
-            other.name
-        ),
-        false => format!(
-            "the controller {:?} of the host's configuration file already reconciles {parent}",
-            other.name
-        ),
+    let (name, parent) = (&other.name, &other.parent);
+    let other = match other.is_object() {
+        true => format!("Controller {name:?}, which is older,"),
+        false => format!("controller {name:?} of the host's configuration file"),
     };
-    Refused::new("KindTaken", message)
+    Refused::new("KindTaken", format!("the {other} already reconciles {parent}"))
 }
 
 #[cfg(test)]

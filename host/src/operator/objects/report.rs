@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -12,9 +13,10 @@ use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
 use super::admit::{Refused, decorated_by, ran};
+use super::all;
 use super::records::KindRecords;
+use super::status::{self, FIRST, Facts, without_conversion};
 use super::undecorate::undecorate;
-use super::{all, status};
 use crate::ui::RunningControllers;
 use crate::uninstall::Uninstall;
 use operator_host_cluster::cache::Reflector;
@@ -67,7 +69,7 @@ impl Reporter {
         let mut failed = BTreeMap::new();
         // What was refused is the same until the object or the refusal changes.
         let mut settled = BTreeMap::<String, (Option<String>, Refused)>::new();
-        let mut removing = BTreeMap::<String, JoinHandle<Result<(), String>>>::new();
+        let mut removing = BTreeMap::<String, JoinHandle<anyhow::Result<()>>>::new();
         loop {
             let now = decided.borrow_and_update().clone();
             let Some((watch, config)) = now.watch.as_ref().zip(now.config.as_ref()) else {
@@ -90,18 +92,15 @@ impl Reporter {
             }
             let facts = |name: &str| {
                 let of = parts.get(name).into_iter().flatten();
-                let waits = now
-                    .waiting
-                    .get(name)
-                    .map(|why| status::Facts::waiting(why.clone()));
+                let waits = now.waiting.get(name).cloned().map(Facts::waiting);
                 let each = of.map(|part| {
                     let id = &part.id;
                     let check = |of: &str| checks.get(&format!("{of}/{id}")).cloned();
                     let running = this.running.named(id);
-                    let unready = running.as_ref().map(|it| it.state.first_unready(status::FIRST));
+                    let unready = running.as_ref().map(|it| it.state.first_unready(FIRST));
                     let unready = unready.unwrap_or_default().into_iter();
                     let controller = check("controller");
-                    status::Facts {
+                    Facts {
                         plugin: check("plugin"),
                         report: reports.get(id),
                         history: this.instruments.health.history_of(id).unwrap_or_default(),
@@ -109,18 +108,15 @@ impl Reporter {
                         unready: unready
                             .map(|(object, why)| (part.parent.kind.clone(), object, why))
                             .collect(),
-                        unwatched: running
-                            .and_then(|it| it.unwatched())
-                            .map(|error| status::without_conversion(&error)),
+                        unwatched: running.and_then(|it| it.unwatched()).map(without_conversion),
                         objects: match &controller {
                             Some(Ok(waits)) if waits.is_empty() => this.objects(part),
                             _ => None,
                         },
-                        controller: controller
-                            .map(|it| it.map_err(|error| status::without_conversion(&error))),
+                        controller: controller.map(|it| it.map_err(without_conversion)),
                     }
                 });
-                each.chain(waits).reduce(status::Facts::and).unwrap_or_default()
+                each.chain(waits).reduce(Facts::and).unwrap_or_default()
             };
             let start = Instant::now();
             let mut is_behind = false;
@@ -138,7 +134,7 @@ impl Reporter {
                     // Releasing many resources takes long.
                     true => match removing.remove(&name) {
                         Some(removed) if removed.is_finished() => {
-                            removed.await.unwrap_or_else(|error| Err(error.to_string()))
+                            removed.await.unwrap_or_else(|error| Err(error.into()))
                         }
                         Some(removed) => {
                             removing.insert(name, removed);
@@ -176,6 +172,7 @@ impl Reporter {
                 match result {
                     Ok(()) => drop(failed.remove(&name)),
                     Err(error) => {
+                        let error = error.to_string();
                         written.insert(name.clone(), Instant::now());
                         if failed.get(&name) != Some(&error) {
                             warn!(controller = name, "cannot write the Controller: {error}");
@@ -199,12 +196,7 @@ impl Reporter {
     fn objects(&self, controller: &ControllerConfig) -> Option<(u64, u64)> {
         let context = self.running.named(&controller.id)?;
         let total = context.caches.parent_count() as u64;
-        let counts = self
-            .instruments
-            .metrics
-            .of(&controller.id, &controller.parent)
-            .parents()
-            .counts();
+        let counts = context.observer.parents.counts();
         let ready = |status| counts.get(&("Ready", status)).copied().unwrap_or(0);
         let seen = ready("True") + ready("False") + ready("Unknown");
         let is_done = seen >= total || context.queue.backlog().0 == 0 && context.queue.busy() == 0;
@@ -216,22 +208,19 @@ impl Reporter {
         object: &DynamicObject,
         new: &status::Status,
         written: &mut BTreeMap<String, Instant>,
-    ) -> Result<(), String> {
-        let has_finalizer = object.finalizers().iter().any(|other| other == FINALIZER);
+    ) -> anyhow::Result<()> {
+        let has_finalizer = has_finalizer(object);
         let is_same = object.data["status"] == new.fields;
         if is_same && (has_finalizer || !new.runs) {
             return Ok(());
         }
         let name = NamespacedName::of(object);
         let resource = controllers();
-        let writer = self.writers.writer(None).map_err(|error| error.to_string())?;
+        let writer = self.writers.writer(None)?;
         let client = ResourceClient::new(&writer, &resource);
         if new.runs && !has_finalizer {
             let body = finalizers(object, |others| others.push(FINALIZER.to_owned()));
-            client
-                .merge(&name, &body, MANAGER)
-                .await
-                .map_err(|error| error.to_string())?;
+            client.merge(&name, &body, MANAGER).await?;
         }
         if is_same {
             return Ok(());
@@ -240,8 +229,7 @@ impl Reporter {
             "metadata": {"uid": object.metadata.uid},
             "status": merge_patch(&object.data["status"], &new.fields),
         });
-        let result = client.merge_status(&name, &body, MANAGER).await;
-        result.map_err(|error| error.to_string())?;
+        client.merge_status(&name, &body, MANAGER).await?;
         written.insert(name.name.clone(), Instant::now());
         let changes = status::events(&object.data["status"], &new.fields);
         if !changes.is_empty() {
@@ -260,18 +248,16 @@ impl Reporter {
         object: &DynamicObject,
         config: &Config,
         records: &KindRecords,
-    ) -> Result<(), String> {
+    ) -> anyhow::Result<()> {
         let stays = |why: String| {
-            format!(
+            anyhow!(
                 "it is being deleted, and its children cannot be deleted first: {why}; change this, or remove the finalizer \
                  {FINALIZER} and delete them yourself"
             )
         };
         for controller in ran(config, records, object).map_err(stays)?.configs {
-            let writer = self.writers.writer(controller.service_account.as_ref());
-            let writer = writer.map_err(|error| error.to_string())?;
-            let kinds = Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics));
-            let deleted = undecorate(&self.client, &writer, &kinds, config, &controller).await;
+            let writer = self.writers.writer(controller.service_account.as_ref())?;
+            let deleted = undecorate(&self.client, &writer, &self.kinds(), config, &controller).await;
             let deleted = deleted.map_err(stays)?;
             info!(
                 controller = controller.id,
@@ -281,19 +267,20 @@ impl Reporter {
         Ok(())
     }
 
+    fn kinds(&self) -> Discovery {
+        Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics))
+    }
+
     /// Lets a Controller go that has stopped.
     async fn remove(
         &self,
         object: &DynamicObject,
         config: &Config,
         records: &KindRecords,
-    ) -> Result<(), String> {
+    ) -> anyhow::Result<()> {
         let name = NamespacedName::of(object);
-        let runs = config
-            .controllers
-            .iter()
-            .any(|other| other.is_object() && other.name == name.name);
-        if runs || !object.finalizers().iter().any(|other| other == FINALIZER) {
+        let is_it = |other: &ControllerConfig| other.is_object() && other.name == name.name;
+        if config.controllers.iter().any(is_it) || !has_finalizer(object) {
             return Ok(());
         }
         // A client that replaces the Controller may have removed the record.
@@ -316,18 +303,18 @@ impl Reporter {
                 None
             }
         };
-        let writer = self.writers.writer(None).map_err(|error| error.to_string())?;
+        let writer = self.writers.writer(None)?;
         if let Some(controller) = released {
             let uninstall = Uninstall {
                 client: self.client.clone(),
                 writer: writer.clone(),
-                kinds: Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics)),
+                kinds: self.kinds(),
                 config,
                 dry_run: false,
             };
             let left = uninstall.controller(&controller).await;
-            if let Some(error) = left.errors.first() {
-                return Err(error.to_string());
+            if let Some(error) = left.errors.into_iter().next() {
+                return Err(error);
             }
             info!(
                 controller = name.name,
@@ -339,7 +326,7 @@ impl Reporter {
         let resource = controllers();
         let client = ResourceClient::new(&writer, &resource);
         match client.merge(&name, &body, MANAGER).await {
-            Err(error) if !error.is_not_found() => Err(error.to_string()),
+            Err(error) if !error.is_not_found() => Err(error.into()),
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -378,6 +365,10 @@ fn tenant(object: &DynamicObject) -> &str {
 
 /// The field manager of what the host writes into Controllers.
 const MANAGER: &str = "operator-host/controllers";
+
+fn has_finalizer(object: &DynamicObject) -> bool {
+    object.finalizers().iter().any(|other| other == FINALIZER)
+}
 
 /// Returns a patch of the finalizers that is refused when the object has changed.
 fn finalizers(object: &DynamicObject, change: impl FnOnce(&mut Vec<String>)) -> Value {

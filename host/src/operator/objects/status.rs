@@ -2,7 +2,7 @@
 
 use kube::core::DynamicObject;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::admit::Refused;
 use operator_host_contract::{Condition, ConditionStatus, EventType};
@@ -11,7 +11,7 @@ use operator_host_core::object::NamespacedName;
 use operator_host_core::text::shorten;
 use operator_host_delivery::candidate_check::UNMATCHED_PIN;
 use operator_host_delivery::history::HistoryEntry;
-use operator_host_delivery::report::{CandidateState, CandidateVersion, PluginReport};
+use operator_host_delivery::report::{CandidateState, PluginReport};
 use operator_host_desired::conditions::{PLUGIN_HELD_BACK, Reason, current, render};
 
 /// How many objects that are not ready are named.
@@ -97,10 +97,8 @@ fn worse(one: Check, other: Check) -> Check {
         None => 2,
         Some(Ok(remarks)) => u8::from(!remarks.is_empty()),
     };
-    match rank(&one) < rank(&other) {
-        true => other,
-        false => one,
-    }
+    // The last of those that are equally bad.
+    [other, one].into_iter().max_by_key(rank).flatten()
 }
 
 type Check = Option<Result<String, String>>;
@@ -162,11 +160,8 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
         (_, _, Some(Ok(remarks)), _) if is_forbidden(remarks) => Some(remarks),
         _ => facts.unwatched.as_ref().or(held.as_ref()),
     };
-    let mut fields = Map::new();
-    if let Some(error) = error {
-        fields.insert("lastError".to_owned(), shorten(error, MESSAGE).into());
-    }
-    versions(&mut fields, report, &facts.history, old);
+    let error = error.map(|error| shorten(error, MESSAGE));
+    let [live, proposed, kept] = versions(report, &facts.history, old);
     let objects = match facts.objects.filter(|_| runs) {
         Some((total, not_ready)) => {
             let mut objects = json!({"total": total, "notReady": not_ready});
@@ -178,9 +173,6 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
         }
         None => old["objects"].clone(),
     };
-    if !objects.is_null() {
-        fields.insert("objects".to_owned(), objects);
-    }
     let nothing = || condition(false, "NothingHeldBack", "no version of the plugin is held back");
     let conditions = [
         ("Ready", ready),
@@ -196,12 +188,24 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
         };
         render(&new, current(object), generation, clock::now())
     });
-    fields.insert("conditions".to_owned(), conditions.to_vec().into());
-    fields.insert("observedGeneration".to_owned(), generation.into());
-    Status {
-        fields: fields.into(),
-        runs,
+    let fields = present(json!({
+        "lastError": error,
+        "live": live,
+        "proposed": proposed,
+        "kept": kept,
+        "objects": objects,
+        "conditions": conditions,
+        "observedGeneration": generation,
+    }));
+    Status { fields, runs }
+}
+
+/// Leaves out the fields without a value.
+fn present(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
     }
+    object
 }
 
 /// Returns what is said about a version that does not become live: of a pin that no version matches, of a version that is held
@@ -220,21 +224,19 @@ fn held_back(report: &PluginReport) -> Option<Condition> {
 }
 
 /// Returns an error of a list without what a plugin said about an object that it could not convert.
-pub(super) fn without_conversion(error: &str) -> String {
-    match error.split_once(CONVERSION) {
-        Some((before, _)) => {
-            format!("{before}{CONVERSION} refuses objects of the kind; the host's log has its words")
-        }
-        None => error.to_owned(),
+pub(super) fn without_conversion(mut error: String) -> String {
+    if let Some(start) = error.find(CONVERSION) {
+        error.truncate(start + CONVERSION.len());
+        error += " refuses objects of the kind; the host's log has its words";
     }
+    error
 }
 
 /// Returns Ready, Progressing and Stalled of a Controller that runs.
 fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
     let report = facts.report;
-    let state = report
-        .and_then(|report| report.candidate.as_ref())
-        .map(|version| version.state);
+    let candidate = report.and_then(|report| report.candidate.as_ref());
+    let state = candidate.map(|version| version.state);
     let is_live = report.is_some_and(|report| report.live.is_some());
     let (is_ready, is_moving, reason, message) = match (&facts.plugin, &facts.controller) {
         (_, None) | (None, _) => (false, true, "Starting", "it has just been added"),
@@ -250,15 +252,13 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
         },
         (_, Some(Err(error))) => (false, true, "Starting", error.as_str()),
         (_, Some(Ok(waits))) if !waits.is_empty() => (false, false, "KindNotServed", waits.as_str()),
-        (_, Some(Ok(_))) => match &facts.unwatched {
-            Some(error) => (false, true, "KindNotWatched", error.as_str()),
-            None => (
-                true,
-                false,
-                "Running",
-                "its plugin is live and its kinds are watched",
-            ),
-        },
+        (_, Some(Ok(_))) => {
+            let running = "its plugin is live and its kinds are watched";
+            let error = facts.unwatched.as_deref();
+            error.map_or((true, false, "Running", running), |error| {
+                (false, true, "KindNotWatched", error)
+            })
+        }
     };
     let (is_moving, reason) = match is_forbidden(message) {
         // It does not go on until someone grants what is missing.
@@ -266,16 +266,9 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
         false => (is_moving, reason),
     };
     let is_moving = is_moving || state == Some(CandidateState::Proving);
-    let moving = match (is_moving, is_ready) {
-        (true, true) => {
-            let version = report.and_then(|report| report.candidate.as_ref());
-            condition(
-                true,
-                "Proving",
-                version.map_or("", CandidateVersion::without_objects),
-            )
-        }
-        (is_moving, _) => condition(is_moving, reason, message),
+    let moving = match candidate.filter(|_| is_moving && is_ready) {
+        Some(version) => condition(true, "Proving", version.without_objects()),
+        None => condition(is_moving, reason, message),
     };
     let stalls = [PLUGIN_REFUSED, FORBIDDEN, PLUGIN_HELD_BACK, UNMATCHED_PIN].contains(&reason);
     (
@@ -285,13 +278,9 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
     )
 }
 
-/// Adds what is known about the versions. The one that was live, and those to return to, stay until others are known.
-fn versions(
-    fields: &mut Map<String, Value>,
-    report: Option<&PluginReport>,
-    history: &[HistoryEntry],
-    old: &Value,
-) {
+/// Returns the live version, the proposed one and those that are kept, null where none is known. The one that was live, and those to
+/// return to, stay until others are known.
+fn versions(report: Option<&PluginReport>, history: &[HistoryEntry], old: &Value) -> [Value; 3] {
     let live = match report.and_then(|report| report.live.as_ref()) {
         Some(live) => {
             let entry = history.iter().find(|entry| entry.digest == live.digest);
@@ -315,13 +304,7 @@ fn versions(
         Some(report) => json!(report.kept),
         None => old["kept"].clone(),
     };
-    let all = [
-        ("live", live),
-        ("proposed", candidate.map(shown).unwrap_or_default()),
-        ("kept", kept),
-    ];
-    let known = all.into_iter().filter(|(_, value)| !value.is_null());
-    fields.extend(known.map(|(field, value)| (field.to_owned(), value)));
+    [live, candidate.map(shown).unwrap_or_default(), kept]
 }
 
 /// Returns a version without the differences that it makes, which contain parts of children.
@@ -331,26 +314,21 @@ fn shown(version: &impl Serialize) -> Value {
     if let summary @ Value::String(_) = version["summary"].take() {
         version["message"] = summary;
     }
-    if let Some(fields) = version.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-        for text in ["because", "message"] {
-            if let Some(Value::String(text)) = fields.get_mut(text) {
-                *text = shorten(text, MESSAGE);
-            }
+    for text in ["because", "message"] {
+        if let Some(Value::String(text)) = version.get_mut(text) {
+            *text = shorten(text, MESSAGE);
         }
     }
-    version
+    present(version)
 }
 
 /// Returns the Events about a change of the status.
 pub(super) fn events(old: &Value, new: &Value) -> Vec<(EventType, &'static str, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let of = |status: &Value, type_: &str| {
-        let conditions = status["conditions"].as_array().into_iter().flatten();
-        let mut found = conditions
-            .filter(|it| it["type"] == type_ && it["status"] == "True")
-            .map(|it| (text(&it["reason"]), text(&it["message"])));
-        found.next_back()
+        let mut conditions = status["conditions"].as_array()?.iter();
+        let found = conditions.rfind(|it| it["type"] == type_ && it["status"] == "True")?;
+        Some((text(&found["reason"]), text(&found["message"])))
     };
     let mut events = Vec::new();
     if old["live"]["digest"] != new["live"]["digest"] && new["live"].is_object() {
@@ -364,13 +342,9 @@ pub(super) fn events(old: &Value, new: &Value) -> Vec<(EventType, &'static str, 
         );
         events.push((EventType::Normal, "PluginLive", note));
     }
-    for (type_, reason) in [(PLUGIN_HELD_BACK, PLUGIN_HELD_BACK), ("Stalled", "Stalled")] {
-        match of(new, type_) {
-            Some((why, message)) if of(old, type_) != Some((why.clone(), message.clone())) => {
-                events.push((EventType::Warning, reason, format!("{why}: {message}")));
-            }
-            _ => {}
-        }
+    for type_ in [PLUGIN_HELD_BACK, "Stalled"] {
+        let now = of(new, type_).filter(|now| of(old, type_).as_ref() != Some(now));
+        events.extend(now.map(|(why, message)| (EventType::Warning, type_, format!("{why}: {message}"))));
     }
     events
 }
@@ -388,11 +362,7 @@ mod tests {
             controller: Some(Ok(String::new())),
             plugin: Some(Ok("sha256:a".into())),
             report,
-            history: Vec::new(),
-            unwatched: None,
-            held: 0,
-            unready: Vec::new(),
-            objects: None,
+            ..Facts::default()
         }
     }
 
@@ -498,8 +468,8 @@ mod tests {
         let error = "cannot list: conversion webhook for a.dev/v1, Kind=A failed: the password is b";
         let shown =
             "cannot list: conversion webhook refuses objects of the kind; the host's log has its words";
-        assert_eq!(without_conversion(error), shown);
-        assert_eq!(without_conversion("as it is"), "as it is");
+        assert_eq!(without_conversion(error.into()), shown);
+        assert_eq!(without_conversion("as it is".into()), "as it is");
     }
 
     #[test]

@@ -17,17 +17,16 @@ pub(in crate::operator) async fn take_out(
     let may_wait = |controller: &ControllerConfig| {
         controller.is_object() && controller.definitions != DefinitionsMode::Install && !runs(controller)
     };
-    let asked: BTreeSet<Kind> = config
+    let asking = config
         .controllers
         .iter()
-        .filter(|controller| may_wait(controller))
-        .map(|controller| controller.parent.clone())
-        .collect();
+        .filter(|controller| may_wait(controller));
+    let asked: BTreeSet<Kind> = asking.map(|controller| controller.parent.clone()).collect();
     if asked.is_empty() {
         return BTreeMap::new();
     }
     let served = kinds.served(asked.iter()).await;
-    let waits = |controller: &mut ControllerConfig| {
+    let waits = |controller: &ControllerConfig| {
         let parent = &controller.parent;
         if !may_wait(controller) || served.as_ref().is_ok_and(|served| served.contains(parent)) {
             return None;
@@ -38,14 +37,11 @@ pub(in crate::operator) async fn take_out(
         })
     };
     let mut waiting = BTreeMap::new();
-    config
-        .controllers
-        .retain_mut(|controller| match waits(controller) {
-            Some(why) => {
-                waiting.insert(controller.name.clone(), why);
-                false
-            }
-            None => true,
-        });
+    config.controllers.retain(|controller| {
+        let why = waits(controller).map(|why| (controller.name.clone(), why));
+        let is_kept = why.is_none();
+        waiting.extend(why);
+        is_kept
+    });
     waiting
 }

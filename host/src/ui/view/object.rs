@@ -93,26 +93,23 @@ const fn is_zero(number: &usize) -> bool {
 pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
     let context = sources.controllers.named(&one.controller);
     let context = context.ok_or_else(|| not_running(&one.controller))?;
-    let parent = context
-        .caches
-        .parent(&one.name)
-        .ok_or_else(|| format!("there is no {} {}", in_words(&context.config.parent), one.name))?;
+    let config = &context.config;
+    let missing = || format!("there is no {} {}", in_words(&config.parent), one.name);
+    let parent = context.caches.parent(&one.name).ok_or_else(missing)?;
     let mut owned = context.owned(&parent);
-    let state = |child: &DynamicObject| unready(child);
     let total_children = owned.len();
-    let unready_children = owned.iter().filter(|child| state(child).is_some()).count();
+    let unready_children = owned.iter().filter(|child| unready(child).is_some()).count();
     // The ones that need attention are not among those that are left out.
-    owned.sort_by_cached_key(|child| (state(child).is_none(), kind(child), NamespacedName::of(child)));
+    owned.sort_by_cached_key(|child| (unready(child).is_none(), kind(child), NamespacedName::of(child)));
     owned.truncate(one.children);
     let mut room = one.children;
-    let journal = sources.journal.of(&context.config.id);
-    let reports = sources.health.plugins();
-    let report = reports
-        .into_iter()
-        .find(|report| report.controller == context.config.id);
+    let journal = sources.journal.of(&config.id);
+    let mut reports = sources.health.plugins().into_iter();
+    let report = reports.find(|report| report.controller == config.id);
+    let blocks = context.versions.blocking_parents.reason(&one.name);
     Ok(Object {
-        controller: context.config.id.clone(),
-        kind: context.config.parent.to_string(),
+        controller: config.id.clone(),
+        kind: config.parent.to_string(),
         name: one.name.to_string(),
         summary: Summary::of(&parent),
         leads: context.cluster.writer.term.holds(),
@@ -120,10 +117,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
         observed_generation: parent.data["status"]["observedGeneration"].as_i64(),
         created: created(&parent),
         conditions: conditions(&parent),
-        children: owned
-            .iter()
-            .map(|owned| child(&context, owned, DEPTH, &mut room))
-            .collect(),
+        children: children(&context, &owned, DEPTH, &mut room),
         total_children,
         unready_children,
         watched_kinds: context.caches.children.keys().map(in_words).collect(),
@@ -131,11 +125,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
         reconciles: journal.of_parent(&one.name, RECONCILES),
         events: journal.events(Some(&one.name)),
         candidate: report.and_then(|report| report.candidate),
-        blocks: context
-            .versions
-            .blocking_parents
-            .reason(&one.name)
-            .map(|reason| reason.message),
+        blocks: blocks.map(|reason| reason.message),
     })
 }
 
@@ -167,6 +157,10 @@ fn conditions(parent: &DynamicObject) -> Vec<Value> {
     conditions.collect()
 }
 
+fn children(context: &Context, all: &[Arc<DynamicObject>], depth: usize, room: &mut usize) -> Vec<Child> {
+    all.iter().map(|it| child(context, it, depth, room)).collect()
+}
+
 /// Describes a child, with what its own controller has created, as far as the host watches it. `room` is the number of
 /// such objects that may still be shown.
 fn child(context: &Context, object: &Arc<DynamicObject>, depth: usize, room: &mut usize) -> Child {
@@ -185,10 +179,7 @@ fn child(context: &Context, object: &Arc<DynamicObject>, depth: usize, room: &mu
         plugin: made.map(|made| shorten(made.plugin, TEXT)),
         digest: made.map(|made| shorten(made.digest, TEXT)),
         generation: made.and_then(|made| Some(made.parent?.0.to_string())),
-        children: below
-            .iter()
-            .map(|below| child(context, below, depth - 1, room))
-            .collect(),
+        children: children(context, &below, depth.saturating_sub(1), room),
         more,
     }
 }
@@ -205,8 +196,8 @@ fn created_for(context: &Context, owner: &DynamicObject) -> Vec<Arc<DynamicObjec
 
 /// Returns the kinds whose objects the caches lack.
 fn unreadable(context: &Context) -> Vec<String> {
-    let watches =
-        std::iter::once((&context.config.parent, &context.caches.parents)).chain(&context.caches.children);
+    let parents = std::iter::once((&context.config.parent, &context.caches.parents));
+    let watches = parents.chain(&context.caches.children);
     let incomplete = watches.flat_map(|(kind, watches)| incomplete(kind, watches));
     let not_served = context
         .cluster
@@ -214,8 +205,6 @@ fn unreadable(context: &Context) -> Vec<String> {
         .not_served
         .values()
         .map(ToString::to_string);
-    incomplete
-        .chain(not_served)
-        .map(|text| shorten(&text, TEXT))
-        .collect()
+    let all = incomplete.chain(not_served);
+    all.map(|text| shorten(&text, TEXT)).collect()
 }

@@ -100,21 +100,13 @@ impl Summary {
 }
 
 pub(super) fn objects(sources: &Sources, page: &Page) -> Result<Objects, String> {
-    let context = sources
-        .controllers
-        .named(&page.controller)
-        .ok_or_else(|| not_running(&page.controller))?;
+    let context = sources.controllers.named(&page.controller);
+    let context = context.ok_or_else(|| not_running(&page.controller))?;
     let mut names = context.caches.parent_names();
     names.sort();
-    let mut namespaces = context
-        .caches
-        .parents
-        .namespaces()
-        .map(|watches| watches.into_keys().collect::<Vec<_>>());
-    let watched = namespaces.as_ref().map_or(0, Vec::len);
-    if let Some(namespaces) = &mut namespaces {
-        namespaces.truncate(NAMESPACES);
-    }
+    let namespaces = context.caches.parents.namespaces();
+    let watched = namespaces.as_ref().map_or(0, |watches| watches.len());
+    let namespaces = namespaces.map(|watches| watches.into_keys().take(NAMESPACES).collect());
     let mut objects = Objects {
         controller: page.controller.clone(),
         kind: context.config.parent.to_string(),

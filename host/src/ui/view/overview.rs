@@ -1,5 +1,7 @@
 //! All controllers: health, plugins, load, and what went wrong last.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
 use super::not_running;
@@ -70,31 +72,27 @@ pub(super) fn overview(sources: &Sources) -> Overview {
     let names = checks
         .iter()
         .filter_map(|check| check.name.strip_prefix("controller/"));
-    let controllers: Vec<_> = names
-        .map(|name| controller(sources, name, &checks, &reports))
-        .collect();
-    let of_all = controllers.iter().map(|controller| controller.name.clone());
-    let journals: Vec<_> = of_all.map(|name| (sources.journal.of(&name), name)).collect();
-    let mut troubled: Vec<_> = journals
-        .iter()
-        .flat_map(|(journal, name)| of(name, journal.troubled()))
-        .collect();
-    troubled.sort_by_key(|reconcile| std::cmp::Reverse(reconcile.it.at));
+    let names: Vec<_> = names.collect();
+    let (mut troubled, mut events) = (Vec::new(), Vec::new());
+    for name in &names {
+        let journal = sources.journal.of(name);
+        troubled.extend(of(name, journal.troubled()));
+        events.extend(of(name, journal.events(None)));
+    }
+    troubled.sort_by_key(|reconcile| Reverse(reconcile.it.at));
     troubled.truncate(LAST);
-    let mut events: Vec<_> = journals
-        .iter()
-        .flat_map(|(journal, name)| of(name, journal.events(None)))
-        .collect();
-    events.sort_by_key(|event| std::cmp::Reverse(event.it.at));
+    events.sort_by_key(|event| Reverse(event.it.at));
     events.truncate(LAST);
-    let others = checks
+    let controllers = names
         .iter()
-        .filter(|check| !check.name.contains('/') && check.name != "ping");
+        .map(|name| controller(sources, name, &checks, &reports));
+    let is_other = |check: &&Check| !check.name.contains('/') && check.name != "ping";
+    let others = checks.iter().filter(is_other);
     Overview {
         version: env!("CARGO_PKG_VERSION"),
         identity: sources.identity.clone(),
         checks: others.map(shown).collect(),
-        controllers,
+        controllers: controllers.collect(),
         troubled,
         events,
     }
@@ -131,33 +129,24 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         let wanted = format!("{prefix}/{name}");
         checks.iter().find(|check| check.name == wanted)
     };
-    let own: Vec<_> = ["controller", "plugin"]
-        .into_iter()
-        .filter_map(find)
-        .map(shown)
-        .collect();
+    let own = ["controller", "plugin"].into_iter().filter_map(find).map(shown);
+    let own: Vec<_> = own.collect();
+    let ok = own.iter().all(|check| check.ok);
+    let texts = own.into_iter().map(|check| check.text);
     let running = sources.controllers.named(name);
-    let is_object = running.as_ref().is_some_and(|context| context.config.is_object());
+    let running = running.as_deref();
     let report = reports.iter().find(|report| report.controller == name);
-    let (queue, age) = running
-        .as_ref()
-        .map_or_else(Default::default, |context| context.queue.backlog());
+    let (queue, age) = running.map_or_else(Default::default, |context| context.queue.backlog());
     Controller {
         name: name.to_owned(),
-        ok: own.iter().all(|check| check.ok),
-        texts: own
-            .into_iter()
-            .map(|check| check.text)
-            .filter(|text| !text.is_empty())
-            .collect(),
-        kind: running.as_ref().map(|context| context.config.parent.to_string()),
-        source: running.as_ref().map(|_| match is_object {
+        ok,
+        texts: texts.filter(|text| !text.is_empty()).collect(),
+        kind: running.map(|context| context.config.parent.to_string()),
+        source: running.map(|context| match context.config.is_object() {
             true => "a Controller of the cluster",
             false => "the configuration file",
         }),
-        objects: running
-            .as_ref()
-            .map_or(0, |context| context.caches.parent_count()),
+        objects: running.map_or(0, |context| context.caches.parent_count()),
         queue,
         queue_age: age.as_secs(),
         steps: sources.journal.of(name).series(),
