@@ -56,10 +56,8 @@ fn main() -> ExitCode {
         Err(failure) => {
             let (cli::Failure::Usage(error) | cli::Failure::Other(error)) = &failure;
             let is_unread = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
-            if error
-                .chain()
-                .any(|cause| cause.downcast_ref().is_some_and(is_unread))
-            {
+            let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+            if causes.any(is_unread) {
                 return ExitCode::SUCCESS;
             }
             eprintln!("operator-host: {}", cli::words(error));
@@ -75,10 +73,8 @@ fn end_with_the_reader() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // With the text of the operating system.
-        if panic
-            .payload_as_str()
-            .is_some_and(|text| text.contains("Broken pipe"))
-        {
+        let text = panic.payload_as_str().unwrap_or_default();
+        if text.contains("Broken pipe") {
             std::process::exit(0);
         }
         usual(panic);

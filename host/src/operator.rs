@@ -19,10 +19,9 @@ use tracing::{info, warn};
 use self::config_maps::{ConfigMaps, RootFolder};
 use self::config_reload::{Configurations, Follower};
 use self::controllers::{Controllers, SlotParts};
-use self::objects::Objects;
 use self::objects::admit::{LastAllowed, admit};
 use self::objects::report::{Decided, Reporter};
-use self::objects::waiting;
+use self::objects::{Objects, waiting};
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::log::Level;
 use crate::ui::{self, RunningControllers, Sources};
@@ -75,13 +74,8 @@ pub struct Options {
     pub cache_dir: Option<PathBuf>,
     /// Maximum size of the cache directory, such as `1Gi`, and never more than half of its volume. The least recently
     /// used plugins are deleted first
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_CACHE_SIZE",
-        default_value = "1Gi",
-        value_name = "SIZE",
-        value_parser = size
-    )]
+    #[arg(long, env = "OPERATOR_HOST_CACHE_SIZE")]
+    #[arg(default_value = "1Gi", value_name = "SIZE", value_parser = size)]
     pub cache_size: u64,
     /// Directory for the last versions of each plugin, for a restart and for a rollback [default: `versions` in the
     /// directory of --cache-dir, or none]

@@ -10,8 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::controller;
-use crate::controller::scope;
+use crate::controller::{self, scope};
 use crate::ui::RunningControllers;
 use operator_host_cluster::cache::{Reflector, SharedCache, Subscription, WatchState};
 use operator_host_cluster::client::{Writer, WriterFactory};

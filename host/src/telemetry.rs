@@ -31,8 +31,7 @@ use operator_host_instruments::Instruments;
 
 use operator_host_telemetry::metrics::Metrics;
 use operator_host_telemetry::metrics::losses::{Losses, Signal};
-use operator_host_telemetry::trace;
-use operator_host_telemetry::trace::Tracer;
+use operator_host_telemetry::trace::{self, Tracer};
 
 /// The timeout for the export of what is left when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);

@@ -20,9 +20,7 @@ use operator_host_engine::reconcile::evaluate::EvaluateError;
 use operator_host_runtime::{
     Call, CallError, CallStats, CodeOrigin, Part, Plugin, RandomSource, compile_memory,
 };
-use operator_host_schema::cel;
-use operator_host_schema::difference;
-use operator_host_schema::schema;
+use operator_host_schema::{cel, difference, schema};
 use operator_host_webhook::conversion::{Lost, there_and_back};
 use operator_host_webhook::defaults::unstable;
 

@@ -72,7 +72,7 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
     let metrics = Arc::new(Metrics::unread());
     let client = client::connect(Arc::clone(&metrics)).await?;
     let kinds = Discovery::new(client.clone(), metrics);
-    let mut comparison = Comparison::default();
+    let (mut differs, mut failed) = (false, false);
     for controller in controllers {
         let documents = documents.iter().filter(|it| it.kind() == controller.parent);
         let documents: Vec<_> = documents.collect();
@@ -129,20 +129,21 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
             };
             let error = match found {
                 Ok((differences, refused)) => {
-                    comparison.print(kind, &name, &plugin, &differences)?;
+                    differs |= !differences.is_empty();
+                    print(kind, &name, &plugin, &differences)?;
                     (!refused.is_empty()).then(|| server_side::refused(&refused))
                 }
                 Err(error) => Some(error),
             };
             if let Some(error) = error {
-                comparison.failed = true;
+                failed = true;
                 eprintln!("operator-host: {kind} {name}: {error}");
             }
         }
     }
-    Ok(ExitCode::from(match comparison {
-        Comparison { failed: true, .. } => 2,
-        Comparison { differs, .. } => u8::from(differs),
+    Ok(ExitCode::from(match failed {
+        true => 2,
+        false => u8::from(differs),
     }))
 }
 
@@ -181,38 +182,27 @@ fn manifest(
     (manifest, name)
 }
 
-#[derive(Default)]
-struct Comparison {
-    differs: bool,
-    failed: bool,
-}
-
-impl Comparison {
-    fn print(
-        &mut self,
-        kind: &str,
-        parent: &NamespacedName,
-        plugin: &Plugin,
-        differences: &[Difference],
-    ) -> anyhow::Result<()> {
-        let mut out = std::io::stdout().lock();
-        let paint = Paint::of(&out);
-        if !differences.is_empty() {
-            self.differs = true;
-            writeln!(out, "# {kind} {parent}")?;
-        }
-        let text = |side: &Option<Value>| side.as_ref().map(serde_saphyr::to_string).transpose();
-        let description = plugin.description();
-        let with = format!("with {} {}", description.name, description.version);
-        for difference in differences {
-            let key = &difference.key;
-            let from = difference.before.as_ref().map(|_| format!("{key} (now)"));
-            let to = difference.after.as_ref().map(|_| format!("{key} ({with})"));
-            let [from, to] = [&from, &to].map(|name| name.as_deref().unwrap_or("/dev/null"));
-            let before = text(&difference.before)?.unwrap_or_default();
-            let after = text(&difference.after)?.unwrap_or_default();
-            out.write_all(rendering::diff((from, to), &before, &after, paint).as_bytes())?;
-        }
-        Ok(())
+/// Prints the changes of a parent's children.
+fn print(
+    kind: &str,
+    parent: &NamespacedName,
+    plugin: &Plugin,
+    differences: &[Difference],
+) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let paint = Paint::of(&out);
+    if !differences.is_empty() {
+        writeln!(out, "# {kind} {parent}")?;
     }
+    let description = plugin.description();
+    let with = format!("with {} {}", description.name, description.version);
+    for Difference { key, before, after } in differences {
+        let side = |side: &Option<Value>, when: &str| match side {
+            Some(object) => Ok((format!("{key} ({when})"), serde_saphyr::to_string(object)?)),
+            None => anyhow::Ok(("/dev/null".to_owned(), String::new())),
+        };
+        let ((from, before), (to, after)) = (side(before, "now")?, side(after, &with)?);
+        out.write_all(rendering::diff((&from, &to), &before, &after, paint).as_bytes())?;
+    }
+    Ok(())
 }

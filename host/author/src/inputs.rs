@@ -29,12 +29,8 @@ pub(crate) struct Inputs {
     #[arg(long, value_name = "FILE")]
     pub related: Vec<PathBuf>,
     /// The time of the host's clock. The default is fixed, so that the same files give the same result
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_NOW",
-        default_value = "2000-01-01T00:00:00Z",
-        value_name = "RFC3339"
-    )]
+    #[arg(long, env = "OPERATOR_HOST_NOW")]
+    #[arg(default_value = "2000-01-01T00:00:00Z", value_name = "RFC3339")]
     pub now: Timestamp,
     #[command(flatten)]
     pub registry: RegistryArgs,
@@ -52,11 +48,8 @@ pub(crate) struct Resources {
 }
 
 impl Inputs {
-    /// Reads the files with the resources, and the others, and fills in the defaults of the resources.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or contains something other than objects. When a resource does not fit its definition or
-    /// its rules; lists every problem of all files. When a kind is almost the plugin's: in its group, and not one that the
+    /// Reads the files with the resources, and the others, and fills in the defaults of the resources. An error lists every resource
+    /// that does not fit its definition or its rules, or whose kind is almost the plugin's: in its group, and not one that the
     /// plugin creates or reads.
     pub(crate) fn read(
         &self,

@@ -81,50 +81,39 @@ pub struct Rights {
 
 /// Describes the power of a plugin that makes objects of a kind; `None` for a kind that gives no power over others.
 pub fn power(kind: &Kind) -> Option<&'static str> {
-    let of = |group: &str, names: &[&str]| kind.group() == group && names.contains(&kind.kind.as_str());
-    if of("", &["Pod", "ReplicationController", "PodTemplate"])
-        || of("apps", &["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"])
-        || of("batch", &["Job", "CronJob"])
-    {
-        Some(
+    Some(match (kind.group(), kind.kind.as_str()) {
+        ("", "Pod" | "ReplicationController" | "PodTemplate")
+        | ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")
+        | ("batch", "Job" | "CronJob") => {
             "its pods run any image, with any ServiceAccount and any Secret of their namespace, and where Pod \
-             Security admission allows it as root on the node",
-        )
-    } else if of("", &["Secret"]) {
-        Some(
+             Security admission allows it as root on the node"
+        }
+        ("", "Secret") => {
             "other programs may trust the Secret, for example as their certificate or password; one that would contain a \
-             ServiceAccount's token is refused unless `allow` lists `serviceAccountTokens`",
-        )
-    } else if of("", &["ServiceAccount"]) {
-        Some("it has the permissions of any binding that already exists for its name")
-    } else if kind.group() == "rbac.authorization.k8s.io" {
-        Some(
+             ServiceAccount's token is refused unless `allow` lists `serviceAccountTokens`"
+        }
+        ("", "ServiceAccount") => "it has the permissions of any binding that already exists for its name",
+        ("rbac.authorization.k8s.io", _) => {
             "it grants permissions to others: those of the account that writes the children, and with the verbs escalate or \
-             bind any permission at all",
-        )
-    } else if kind.group() == "admissionregistration.k8s.io"
-        || kind.group() == "apiextensions.k8s.io"
-        || kind.group() == "apiregistration.k8s.io"
-    {
-        Some("it changes how the API server handles the requests of every user")
-    } else {
-        None
-    }
+             bind any permission at all"
+        }
+        ("admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io", _) => {
+            "it changes how the API server handles the requests of every user"
+        }
+        _ => return None,
+    })
 }
 
 /// Returns the verb, and its resources, with which an account may grant permissions that it does not have by objects of this
 /// kind. Source: Kubernetes, "Using RBAC Authorization", privilege escalation prevention.
 fn escalation(kind: &Kind) -> Option<(&'static str, &'static str)> {
-    if kind.group() != "rbac.authorization.k8s.io" {
-        return None;
-    }
-    match &*kind.kind {
-        "Role" => Some(("escalate", "roles")),
-        "ClusterRole" => Some(("escalate", "clusterroles")),
-        "RoleBinding" => Some(("bind", "roles, clusterroles")),
-        "ClusterRoleBinding" => Some(("bind", "clusterroles")),
-        _ => None,
-    }
+    Some(match (kind.group(), kind.kind.as_str()) {
+        ("rbac.authorization.k8s.io", "Role") => ("escalate", "roles"),
+        ("rbac.authorization.k8s.io", "ClusterRole") => ("escalate", "clusterroles"),
+        ("rbac.authorization.k8s.io", "RoleBinding") => ("bind", "roles, clusterroles"),
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => ("bind", "clusterroles"),
+        _ => return None,
+    })
 }
 
 /// Returns the permissions that the host, with the ServiceAccount `account`, needs for this configuration.

@@ -17,10 +17,9 @@ use operator_host_config::registry::RegistryConfig;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_core::digest::Digest;
 use operator_host_core::files;
-use operator_host_delivery::acceptance;
 use operator_host_delivery::oci::pull::Puller;
 use operator_host_delivery::pack::Compression;
-use operator_host_delivery::source;
+use operator_host_delivery::{acceptance, source};
 use operator_host_runtime::{
     Cache, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
 };

@@ -29,13 +29,8 @@ Plurals are looked up in the plugins' CustomResourceDefinitions, in those given 
 kinds, and finally in the current cluster.")]
 pub struct Args {
     /// The configuration file
-    #[arg(
-        long,
-        short,
-        env = "OPERATOR_HOST_CONFIG",
-        value_name = "FILE",
-        required_unless_present = "endpoints"
-    )]
+    #[arg(long, short, env = "OPERATOR_HOST_CONFIG")]
+    #[arg(value_name = "FILE", required_unless_present = "endpoints")]
     config: Option<PathBuf>,
     /// The file of endpoints: print what `operator-host egress` needs instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["crd", "files"])]
@@ -55,13 +50,8 @@ pub struct Args {
     #[command(flatten)]
     plugins: plugin_file::PluginFiles,
     /// The output format
-    #[arg(
-        long,
-        short,
-        env = "OPERATOR_HOST_OUTPUT",
-        default_value = "yaml",
-        value_name = "FORMAT"
-    )]
+    #[arg(long, short, env = "OPERATOR_HOST_OUTPUT")]
+    #[arg(default_value = "yaml", value_name = "FORMAT")]
     output: Output,
 }
 
@@ -113,10 +103,7 @@ async fn of_host(file: &Path, args: &Args) -> Result<Rights, Failure> {
     Ok(rights(&config, &args.service_account, &descriptions, &resources)?)
 }
 
-/// Loads the plugin of each controller.
-///
-/// # Errors
-/// When one cannot be loaded, or is for another kind.
+/// Loads the plugin of each controller, which must be for its kind.
 pub(crate) async fn load(config: &Config, files: &plugin_file::PluginFiles) -> Result<Vec<Plugin>, Failure> {
     let is_there = |name: &&str| config.controllers.iter().any(|it| it.name == *name);
     if let Some(name) = files.names().find(|name| !is_there(name)) {
@@ -131,10 +118,7 @@ pub(crate) async fn load(config: &Config, files: &plugin_file::PluginFiles) -> R
     Ok(plugins)
 }
 
-/// Looks up kinds: in definitions, among those of Kubernetes, and in the current cluster.
-///
-/// # Errors
-/// When a kind is nowhere; the error names the definition to supply.
+/// Looks up kinds: in definitions, among those of Kubernetes, and in the current cluster. An error names the definition to supply.
 pub(crate) async fn resources<'a>(
     kinds: impl Iterator<Item = &'a Kind>,
     descriptions: impl Iterator<Item = &'a Description>,

@@ -38,9 +38,6 @@ impl ReachArgs {
     }
 
     /// Returns how to reach the webhook.
-    ///
-    /// # Errors
-    /// When an argument is malformed, or the authority cannot be read.
     pub(crate) fn client(&self, reach: Option<&WebhookReach>) -> Result<Client, Failure> {
         let target = match (&self.url, &self.service, reach) {
             (Some(url), ..) => {

@@ -32,13 +32,8 @@ pub struct Args {
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The output format
-    #[arg(
-        long,
-        short,
-        env = "OPERATOR_HOST_OUTPUT",
-        default_value = "yaml",
-        value_name = "FORMAT"
-    )]
+    #[arg(long, short, env = "OPERATOR_HOST_OUTPUT")]
+    #[arg(default_value = "yaml", value_name = "FORMAT")]
     output: Output,
     /// The plugin log lines to print, from `off` to `trace`
     #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "info", value_name = "LEVEL")]

@@ -109,9 +109,6 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Collects everything about a resource.
-///
-/// # Errors
-/// When the kind or the resource does not exist, or the API server does not answer.
 async fn explain(
     client: &Client,
     kind: &str,

@@ -19,23 +19,15 @@ use operator_host_lease as leader;
 pub(super) struct ProcessArgs {
     /// Log filter, unless the file sets one: a level, or targets with levels, such as
     /// `info,operator_host=debug,plugin=trace`
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_LOG",
-        default_value = "info",
-        value_name = "FILTER"
-    )]
+    #[arg(long, env = "OPERATOR_HOST_LOG")]
+    #[arg(default_value = "info", value_name = "FILTER")]
     log: String,
     /// Log format [default: `human` on a terminal, `json` elsewhere]
     #[arg(long, env = "OPERATOR_HOST_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<LogFormat>,
     /// Address of /livez, /readyz, /healthz and /metrics. With port 0, the process takes a free port and logs it
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_HEALTH_ADDR",
-        default_value = "0.0.0.0:8080",
-        value_name = "ADDRESS"
-    )]
+    #[arg(long, env = "OPERATOR_HOST_HEALTH_ADDR")]
+    #[arg(default_value = "0.0.0.0:8080", value_name = "ADDRESS")]
     health_addr: SocketAddr,
 }
 
@@ -53,19 +45,11 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts it. `log` is the filter that its file sets.
-    ///
-    /// # Errors
-    /// When an option or the environment is invalid, the health port is taken, or no cluster is configured.
     pub(super) async fn start(program: &str, args: &ProcessArgs, log: Option<&str>) -> Result<Self, Failure> {
         let telemetry = Telemetry::start().map_err(Failure::Usage)?;
-        let level = log::start(
-            &args.log,
-            log,
-            args.log_format,
-            telemetry.spans(),
-            telemetry.records(),
-        )
-        .map_err(|error| Failure::Usage(anyhow::anyhow!("--log: {error}")))?;
+        let (spans, records) = (telemetry.spans(), telemetry.records());
+        let level = log::start(&args.log, log, args.log_format, spans, records)
+            .map_err(|error| Failure::Usage(anyhow::anyhow!("--log: {error}")))?;
         telemetry.log_exports();
         let stop = stop_on_signal()?;
         let identity = leader::identity();

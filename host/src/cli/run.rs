@@ -24,21 +24,12 @@ pub struct Args {
     #[arg(long, env = "OPERATOR_HOST_RECORD", value_name = "FOLDER")]
     record: Option<PathBuf>,
     /// Maximum number of recorded calls. The oldest are deleted first
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_RECORD_CALLS",
-        default_value = "1000",
-        value_name = "NUMBER"
-    )]
+    #[arg(long, env = "OPERATOR_HOST_RECORD_CALLS")]
+    #[arg(default_value = "1000", value_name = "NUMBER")]
     record_calls: usize,
     /// Maximum size of all recorded calls, such as `256Mi`. The oldest are deleted first
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_RECORD_SIZE",
-        default_value = "256Mi",
-        value_name = "SIZE",
-        value_parser = size
-    )]
+    #[arg(long, env = "OPERATOR_HOST_RECORD_SIZE")]
+    #[arg(default_value = "256Mi", value_name = "SIZE", value_parser = size)]
     record_size: u64,
     /// Memory of this process, such as `512Mi`. Half of it is for plugin calls [default: the memory of the container or
     /// of the machine]

@@ -9,8 +9,7 @@ use kube::ResourceExt as _;
 
 use super::Failure;
 use crate::uninstall::{Left, Uninstall};
-use operator_host_cluster::client;
-use operator_host_cluster::client::Writer;
+use operator_host_cluster::client::{self, Writer};
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_telemetry::metrics::Metrics;

@@ -27,38 +27,26 @@ pub fn with_others<'a>(
 
 /// Switches to other namespaces. Parents in new namespaces are reconciled once the first lists there are complete.
 pub async fn set_namespaces(context: &Arc<Context>, watches: &SharedCache, namespaces: &[String]) {
-    let config = &context.config;
-    let parents = std::iter::once((
-        &config.parent,
-        &context.caches.parents,
-        namespaces.iter().collect(),
-    ));
-    let others: BTreeSet<&String> = with_others(namespaces, config).collect();
-    let others = context
-        .caches
-        .children
-        .iter()
-        .chain(&context.caches.reads)
-        .map(|(kind, watches)| (kind, watches, others.clone()));
+    let (config, caches) = (&context.config, &context.caches);
+    let own: BTreeSet<&String> = namespaces.iter().collect();
+    let all: BTreeSet<&String> = with_others(namespaces, config).collect();
+    let others = caches.children.iter().chain(&caches.reads);
+    let others = others.map(|(kind, watches)| (kind, watches, &all));
     let (mut changes, mut added) = (Vec::new(), Vec::new());
-    for (kind, seen, wanted) in parents.chain(others) {
+    for (kind, seen, wanted) in others.chain([(&config.parent, &caches.parents, &own)]) {
         // A watch of all namespaces includes these.
         let Some(before) = seen.namespaces() else { continue };
-        let after = following(watches, kind, &before, &wanted);
-        added.extend(
-            after
-                .iter()
-                .filter(|(name, _)| !before.contains_key(*name))
-                .map(|(_, watch)| Arc::clone(watch)),
-        );
+        let after = following(watches, kind, &before, wanted);
+        let new = after.iter().filter(|(name, _)| !before.contains_key(*name));
+        added.extend(new.map(|(_, watch)| Arc::clone(watch)));
         changes.push((seen, after));
     }
     wait_for_lists(&added).await;
-    let before = names(&context.caches.parents);
+    let before = names(&caches.parents);
     for (seen, after) in changes {
         seen.replace(after);
     }
-    let after = names(&context.caches.parents);
+    let after = names(&caches.parents);
     super::subscribe(context);
     context.state.forget_outside(&after);
     for namespace in after.difference(&before) {
@@ -77,11 +65,9 @@ fn following(
     before: &ByNamespace,
     wanted: &BTreeSet<&String>,
 ) -> ByNamespace {
-    let watch = |name: &String| {
-        before
-            .get(name)
-            .cloned()
-            .unwrap_or_else(|| watches.watch(kind, Some(name)))
+    let watch = |name: &str| {
+        let known = before.get(name).cloned();
+        known.unwrap_or_else(|| watches.watch(kind, Some(name)))
     };
     wanted.iter().map(|name| ((*name).clone(), watch(name))).collect()
 }

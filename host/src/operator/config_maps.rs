@@ -120,10 +120,7 @@ impl ConfigMaps {
         &self.home
     }
 
-    /// Follows the ConfigMaps of this configuration, and no others.
-    ///
-    /// # Errors
-    /// Why their plugins cannot be stored, and what to do.
+    /// Follows the ConfigMaps of this configuration, and no others. An error says why their plugins cannot be stored, and what to do.
     pub(super) fn keep(&mut self, config: &Config) -> Result<(), String> {
         let mut wanted = BTreeMap::<String, Wanted>::new();
         for controller in &config.controllers {

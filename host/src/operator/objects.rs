@@ -62,8 +62,7 @@ impl Objects {
         // A host that may not read definitions tries.
         let is_defined = matches!(self.definitions.state_now(), WatchState::Failing(_))
             || self.definitions.contains(&definition());
-        let is_ignored = config.ceilings.is_none() && self.watch.is_none();
-        if is_ignored || !is_defined {
+        if !is_defined || config.ceilings.is_none() && self.watch.is_none() {
             self.watch = None;
             return None;
         }
@@ -90,14 +89,20 @@ impl Objects {
 
     /// Reports whether the Controllers are known: they have been listed, or cannot be.
     pub(super) fn are_known(&self, config: &Config) -> bool {
-        config.ceilings.is_none() || self.sources().all(|watch| is_decided(&watch.state_now()))
+        config.ceilings.is_none()
+            || self
+                .sources()
+                .all(|watch| watch.state_now() != WatchState::Starting)
     }
 
     /// Waits until more of them may be known.
     pub(super) async fn known(&self) {
         for watch in self.sources() {
             // The sender is in the watch.
-            let _ = watch.state().wait_for(is_decided).await;
+            let _ = watch
+                .state()
+                .wait_for(|state| *state != WatchState::Starting)
+                .await;
         }
     }
 
@@ -111,9 +116,8 @@ impl Objects {
     pub(super) fn are_listed(&self, watch: &Reflector) -> bool {
         let is_listed = watch.was_listed() && watch.state_now() != WatchState::Starting;
         // A host that may not read definitions has no records.
-        let may_not =
-            matches!(self.definitions.state_now(), WatchState::Failing(why) if status::is_forbidden(&why));
-        is_listed && (self.definitions.was_listed() || may_not)
+        let may_not = |state| matches!(state, WatchState::Failing(why) if status::is_forbidden(&why));
+        is_listed && (self.definitions.was_listed() || may_not(self.definitions.state_now()))
     }
 
     /// Waits until they are.
@@ -128,10 +132,6 @@ impl Objects {
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
-}
-
-fn is_decided(state: &WatchState) -> bool {
-    *state != WatchState::Starting
 }
 
 /// Returns all Controllers.

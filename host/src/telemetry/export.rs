@@ -70,10 +70,7 @@ impl<E> Source for Files<E> {
 
 macro_rules! exporter {
     ($name:ident, $exporter:ident, |$made:ident, $resource:ident| $with_resource:block) => {
-        /// Creates an exporter. Needs a runtime around it.
-        ///
-        /// # Errors
-        /// When the environment names something that cannot be used. Nothing is sent yet.
+        /// Creates an exporter, and sends nothing yet. Needs a runtime around it.
         pub(super) fn $name(export: &Export, resource: &Resource) -> anyhow::Result<Exporter<$exporter>> {
             fn make(export: &Export, $resource: &Resource) -> anyhow::Result<$exporter> {
                 let builder = $exporter::builder();

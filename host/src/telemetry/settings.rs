@@ -35,9 +35,8 @@ pub struct Export {
 /// `variable` is the environment, as [`std::env::var`] gives it.
 pub fn read(signal: Signal, variable: impl Fn(&str) -> Option<String>) -> Option<Export> {
     let get = |name: &str| {
-        variable(name)
-            .map(|value| value.trim().to_owned())
-            .filter(|value| !value.is_empty())
+        let value = variable(name).map(|value| value.trim().to_owned());
+        value.filter(|value| !value.is_empty())
     };
     let of_signal = signal.as_str().to_ascii_uppercase();
     let either = |name: &str| {
@@ -61,15 +60,12 @@ pub fn read(signal: Signal, variable: impl Fn(&str) -> Option<String>) -> Option
         None if port(&endpoint) == Some(4317) => Protocol::Grpc,
         None => Protocol::Http,
     };
-    let certificate = either("CERTIFICATE").map(PathBuf::from);
-    let client = either("CLIENT_CERTIFICATE")
-        .zip(either("CLIENT_KEY"))
-        .map(|(c, k)| (c.into(), k.into()));
+    let client = either("CLIENT_CERTIFICATE").zip(either("CLIENT_KEY"));
     Some(Export {
         endpoint,
         protocol,
-        certificate,
-        client,
+        certificate: either("CERTIFICATE").map(PathBuf::from),
+        client: client.map(|(certificate, key)| (certificate.into(), key.into())),
     })
 }
 

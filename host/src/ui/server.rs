@@ -115,35 +115,32 @@ fn refusal<T>(request: &hyper::Request<T>) -> Option<(StatusCode, &'static str)>
     (!is_this_machine(host_of(request))).then_some((StatusCode::MISDIRECTED_REQUEST, words))
 }
 
+/// A status, and what is wrong.
+type Wrong = (StatusCode, String);
+
+fn wanted(query: Option<String>) -> Result<View, Wrong> {
+    View::parse(&query.unwrap_or_default()).map_err(|error| (StatusCode::BAD_REQUEST, error + "\n"))
+}
+
 /// Answers with a view as it is now, or a moment ago.
-async fn view(State(page): State<Arc<Page>>, RawQuery(query): RawQuery) -> Response {
-    let view = match View::parse(&query.unwrap_or_default()) {
-        Ok(view) => view,
-        Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
+async fn view(State(page): State<Arc<Page>>, RawQuery(query): RawQuery) -> Result<Response, Wrong> {
+    let looked = page.looks.look(&wanted(query)?).await;
+    let (found, json) = looked.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))?;
+    let status = match found {
+        true => StatusCode::OK,
+        false => StatusCode::NOT_FOUND,
     };
-    match page.looks.look(&view).await {
-        Ok((found, json)) => {
-            let status = match found {
-                true => StatusCode::OK,
-                false => StatusCode::NOT_FOUND,
-            };
-            (status, [(CONTENT_TYPE, "application/json")], json).into_response()
-        }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-    }
+    Ok((status, [(CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 /// Answers with a view, again whenever it changes.
-async fn stream_view(State(page): State<Arc<Page>>, RawQuery(query): RawQuery) -> Response {
-    let view = match View::parse(&query.unwrap_or_default()) {
-        Ok(view) => view,
-        Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
-    };
+async fn stream_view(State(page): State<Arc<Page>>, RawQuery(query): RawQuery) -> Result<Response, Wrong> {
+    let view = wanted(query)?;
     let Ok(turn) = Arc::clone(&page.streams).try_acquire_owned() else {
         let words = format!("{STREAMS} browsers look at this host already: close one of them\n");
-        return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], words).into_response();
+        return Ok((StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], words).into_response());
     };
-    stream(Arc::clone(&page.looks), view, turn).into_response()
+    Ok(stream(Arc::clone(&page.looks), view, turn).into_response())
 }
 
 /// Returns the host that the client asked for, without its port.

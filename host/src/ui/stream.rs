@@ -40,10 +40,7 @@ impl Looks {
         }
     }
 
-    /// Computes a view when it is its turn. Also returns whether there is something to show.
-    ///
-    /// # Errors
-    /// When the computation panicked, or the host is stopping.
+    /// Computes a view when it is its turn. Also returns whether there is something to show. Fails when the host is stopping.
     pub(super) async fn look(&self, view: &View) -> Result<(bool, String), JoinError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let (sources, view) = (Arc::clone(&self.sources), view.clone());

@@ -54,10 +54,7 @@ pub(super) struct One {
 const CHILDREN: usize = 100;
 const MAX_CHILDREN: usize = 2000;
 impl View {
-    /// Parses the query of a request.
-    ///
-    /// # Errors
-    /// Returns what is wrong, for people.
+    /// Parses the query of a request. An error is for people.
     pub(super) fn parse(query: &str) -> Result<Self, String> {
         let parameters: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         let find = |wanted: &str| {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -56,13 +56,11 @@ impl Validity {
 
     /// Returns why the API server rejects it at `now`.
     fn problem(self, now: i64) -> Option<String> {
+        let (from, to) = (timestamp(self.from), timestamp(self.to));
         if now < self.from {
-            return Some(format!(
-                "the certificate is not valid before {}",
-                timestamp(self.from)
-            ));
+            return Some(format!("the certificate is not valid before {from}"));
         }
-        (now > self.to).then(|| format!("the certificate expired at {}", timestamp(self.to)))
+        (now > self.to).then(|| format!("the certificate expired at {to}"))
     }
 
     /// Reports whether it should have been renewed: a tenth of its time or less is left, at most a week.
@@ -121,12 +119,12 @@ fn contents(config: &WebhookConfig) -> Files {
 }
 
 fn state(refused: Option<&str>, loaded: Option<Validity>) -> CertificateState {
-    let now = clock();
+    let now = jiff::Timestamp::now().as_second();
     // A certificate that was valid may have expired.
     let expired = loaded.and_then(|validity| validity.problem(now));
     match (refused, expired, loaded) {
         (Some(reason), expired, Some(_)) => {
-            let expired = expired.map(|expired| format!("; {expired}")).unwrap_or_default();
+            let expired = expired.map_or_else(String::new, |expired| format!("; {expired}"));
             Err(format!(
                 "{reason}; the previous certificate is still in use{expired}"
             ))
@@ -195,11 +193,6 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
 
 fn timestamp(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
-}
-
-fn clock() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Returns the `caBundle` of a `clientConfig` from the PEM file of a certificate authority.

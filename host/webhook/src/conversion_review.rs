@@ -66,10 +66,7 @@ impl<'de> Visitor<'de> for Objects<'de> {
 }
 
 impl<'a> ConversionReview<'a> {
-    /// Parses a review.
-    ///
-    /// # Errors
-    /// When the body is not a review of the supported version.
+    /// Parses a review of the supported version.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, String> {
         let Request {
             uid,

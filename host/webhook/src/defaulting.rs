@@ -10,10 +10,7 @@ use operator_host_core::text::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_runtime::{CallError, Plugin};
 
-/// Returns the defaulted spec of an object, or that the plugin denies the object.
-///
-/// # Errors
-/// When the call failed, or the plugin answers something else for its own answer.
+/// Returns the defaulted spec of an object, or that the plugin denies the object. It must answer the same for its own answer.
 pub(super) async fn default(
     plugin: &Plugin,
     calls: &Calls,

@@ -72,10 +72,7 @@ struct Going {
     deletion_timestamp: Option<IgnoredAny>,
 }
 
-/// Returns the request in the body of a review.
-///
-/// # Errors
-/// When the body is not a review of this version.
+/// Returns the request in the body of a review of this version.
 pub(super) fn request<'a>(body: &'a [u8], expected: &str) -> Result<&'a str, String> {
     let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
     let RawReview { api_version, request } = json_text::object(text)?;
@@ -88,10 +85,7 @@ pub(super) fn request<'a>(body: &'a [u8], expected: &str) -> Result<&'a str, Str
 }
 
 impl<'a> Review<'a> {
-    /// Parses a review.
-    ///
-    /// # Errors
-    /// When the body is not a review of the supported version. The message contains no output of the plugin.
+    /// Parses a review of the supported version. An error contains no output of the plugin.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, String> {
         let request: Request<'a> =
             json_text::object(request(body, API_VERSION)?).map_err(|error| format!("request: {error}"))?;

@@ -23,10 +23,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::bounds::{Asker, Part, Rooms};
-use super::certificates;
 use super::conversion_review::{self, ConversionReview};
 use super::review::Review;
-use super::{Decision, NoDecision, WORDS, WebhookTargets};
+use super::{Decision, NoDecision, WORDS, WebhookTargets, certificates};
 use operator_host_config::webhook::WebhookConfig;
 use operator_host_core::text::shorten;
 use operator_host_instruments::Instruments;

@@ -78,10 +78,7 @@ impl PluginTarget {
     }
 
     /// Converts objects to a version, each in its place. Returns them with their part of the room. `body` is the size
-    /// of the request, whose caller waits until a time.
-    ///
-    /// # Errors
-    /// Why the plugin cannot be used, or which object cannot be converted and why.
+    /// of the request, whose caller waits until a time. An error says which object cannot be converted and why.
     pub(super) async fn convert(
         &self,
         to: &str,
@@ -120,9 +117,6 @@ impl PluginTarget {
     }
 
     /// Sets the defaults of an object, or decides whether it may be written.
-    ///
-    /// # Errors
-    /// Why there is no decision.
     pub(super) async fn decide(
         &self,
         ask: Ask,
@@ -149,9 +143,8 @@ impl PluginTarget {
             return Ok(Decision::Allowed);
         }
         // Only now is there room for what is read.
-        let read = |object| {
-            Before::read(object).map_err(|why| NoDecision::new(format!("cannot read the object: {why}")))
-        };
+        let unread = |why| NoDecision::new(format!("cannot read the object: {why}"));
+        let read = |object| Before::read(object).map_err(unread);
         let before = read(object)?;
         if before.api_version != description.parent.api_version {
             return Err(NoDecision::new(format!(

@@ -9,9 +9,6 @@ use operator_host_engine::validation::joined;
 use operator_host_runtime::Plugin;
 
 /// Returns whether the plugin accepts an object, in place of `old` if there is one.
-///
-/// # Errors
-/// When the call failed.
 pub(super) async fn validate(
     plugin: &Plugin,
     calls: &Calls,

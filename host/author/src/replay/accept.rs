@@ -7,14 +7,10 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::{LIMIT, shown, tidy};
-use operator_host_core::files;
-use operator_host_core::json_text;
+use operator_host_core::{files, json_text};
 use operator_host_instruments::record::{Record, Version};
 
-/// Writes a new answer, and the version that gave it if the record names one.
-///
-/// # Errors
-/// When the file cannot be read or written, or is no longer the record that was read.
+/// Writes a new answer, and the version that gave it if the record names one, unless the file is no longer the record that was read.
 pub(super) fn accept(file: &Path, record: &Record, answer: &Value, version: &Version) -> anyhow::Result<()> {
     let mut text = String::from_utf8(files::read(file, LIMIT)?)?;
     let now: Record = serde_json::from_str(&text).context("the file has changed")?;

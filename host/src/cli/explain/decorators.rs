@@ -1,8 +1,7 @@
 //! The Controllers that decorate an object, as their own status tells.
 
-use kube::Client;
-use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 
 use super::kinds::Kinds;
@@ -36,9 +35,6 @@ impl Decorator {
 }
 
 /// Returns the Controllers that decorate an object; none where the cluster does not have the kind.
-///
-/// # Errors
-/// When they cannot be listed.
 pub(super) async fn find(
     client: &Client,
     kinds: &Kinds,

@@ -37,9 +37,6 @@ pub(super) struct Kinds {
 
 impl Kinds {
     /// Asks the API server for every group. One that cannot be read does not hide the others.
-    ///
-    /// # Errors
-    /// When the API server does not list its groups.
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
         let groups = client
             .list_api_groups()
@@ -80,10 +77,8 @@ impl Kinds {
         }
     }
 
-    /// Finds a kind as kubectl does: by its plural, its singular, its kind or a short name, each maybe with the group.
-    ///
-    /// # Errors
-    /// When there is none, or several that are not part of Kubernetes.
+    /// Finds a kind as kubectl does: by its plural, its singular, its kind or a short name, each maybe with the group. Several are an
+    /// error unless they are part of Kubernetes.
     pub(super) fn find(&self, kind: &str) -> anyhow::Result<&Served> {
         let wanted = kind.to_lowercase();
         let (name, group) = match wanted.split_once('.') {

@@ -20,9 +20,6 @@ pub(super) struct Args {
 }
 
 /// Queries the host and prints the history.
-///
-/// # Errors
-/// When no host answers at the address, or the host has no such controller.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let path = format!("/plugins/{}/history", args.controller);
     let history: Vec<HistoryEntry> = args.host.ask(&path).await?;

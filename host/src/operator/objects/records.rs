@@ -30,10 +30,8 @@ impl KindRecords {
     /// Reads the definitions. `installation` distinguishes this host from others in the cluster.
     pub(in crate::operator) fn of(definitions: &Reflector, installation: &str) -> Self {
         let definitions = definitions.select(None, &Selector::default());
-        let records = definitions
-            .iter()
-            .filter_map(|it| KindRecord::of(it, installation));
-        Self(records.collect())
+        let records = definitions.iter().map(|it| KindRecord::of(it, installation));
+        Self(records.flatten().collect())
     }
 
     pub(super) fn get(&self, kind: &GroupKind) -> Option<&KindRecord> {
@@ -49,9 +47,7 @@ impl KindRecord {
         let kind = (name.split_once('.')?.1.to_owned(), kind.to_owned());
         let prefix = live_annotation(installation, "");
         let names = definition.annotations().keys();
-        let names = names
-            .filter_map(|key| key.strip_prefix(&prefix))
-            .map(str::to_owned);
+        let names = names.filter_map(|key| Some(key.strip_prefix(&prefix)?.to_owned()));
         let record = Self {
             uid: uid.to_owned(),
             names: names.collect(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, TypeMeta};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -21,12 +21,12 @@ use crate::ui::RunningControllers;
 use crate::uninstall::Uninstall;
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::client::WriterFactory;
-use operator_host_cluster::discovery::Discovery;
-use operator_host_cluster::discovery::controllers;
+use operator_host_cluster::discovery::{Discovery, controllers};
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::object::{self, FINALIZER, OnRemoval};
 use operator_host_config::{Config, ControllerConfig};
+use operator_host_contract::Kind;
 use operator_host_core::object::{NamespacedName, is_terminating};
 use operator_host_instruments::Instruments;
 
@@ -289,12 +289,14 @@ impl Reporter {
             self.remove_children(object, config, records).await?;
         }
         // A Controller that may not run releases nothing, nor does one that never ran: its finalizer proves neither.
+        let releases = Some(OnRemoval::ReleaseFinalizers);
         let released = match ran(config, records, object) {
             _ if decorates => None,
-            Ok(read) if read.on_removal == Some(OnRemoval::ReleaseFinalizers) => {
-                read.configs.into_iter().next()
-            }
-            Ok(_) => None,
+            Ok(read) => read
+                .configs
+                .into_iter()
+                .next()
+                .filter(|_| read.on_removal == releases),
             Err(message) => {
                 warn!(
                     controller = name.name,
@@ -340,13 +342,15 @@ fn in_turns(
 ) -> Vec<Arc<DynamicObject>> {
     let mut of_tenants = BTreeMap::<String, Vec<_>>::new();
     for object in objects {
-        let own = of_tenants.entry(tenant(&object).to_owned()).or_default();
-        own.push((written.get(&object.name_any()).copied(), object));
+        of_tenants
+            .entry(tenant(&object).to_owned())
+            .or_default()
+            .push(object);
     }
     let mut turns = Vec::new();
-    for own in of_tenants.values_mut() {
-        own.sort_by_key(|(at, _)| *at);
-        turns.extend(own.drain(..).map(|(_, object)| object).enumerate());
+    for mut own in of_tenants.into_values() {
+        own.sort_by_key(|object| written.get(&object.name_any()));
+        turns.extend(own.into_iter().enumerate());
     }
     turns.sort_by_key(|(turn, _)| *turn);
     turns.into_iter().map(|(_, object)| object).collect()
@@ -396,12 +400,9 @@ fn merge_patch(old: &Value, new: &Value) -> Value {
 
 /// Returns the object with its kind, which lists leave out.
 fn typed(object: &DynamicObject) -> DynamicObject {
-    let kind = object::kind();
+    let Kind { api_version, kind } = object::kind();
     DynamicObject {
-        types: Some(kube::core::TypeMeta {
-            api_version: kind.api_version,
-            kind: kind.kind,
-        }),
+        types: Some(TypeMeta { api_version, kind }),
         ..object.clone()
     }
 }

@@ -24,10 +24,7 @@ use operator_host_desired::ownership::is_ours;
 use operator_host_desired::parent_fields;
 
 /// Deletes the children of a controller, but for those that are retained, and takes back the fields that it has written into objects
-/// of its parents' kind. Returns how many children there were.
-///
-/// # Errors
-/// Why something may be left.
+/// of its parents' kind. Returns how many children there were, or why something may be left.
 pub(super) async fn undecorate(
     client: &Client,
     writer: &Writer,
@@ -59,20 +56,15 @@ pub(super) async fn undecorate(
                     Some(_) => controller.rules.generated,
                     None => *removal,
                 };
-                let is_child =
-                    controller_of(&child).is_some_and(|owner| is_reference_to(&controller.parent, owner));
-                if removal == Removal::Retain
-                    || is_terminating(&child)
-                    || !is_child
-                    || !is_ours(controller.scope(), &child)
-                {
+                let owner = controller_of(&child);
+                let is_child = owner.is_some_and(|owner| is_reference_to(&controller.parent, owner))
+                    && is_ours(controller.scope(), &child);
+                if removal == Removal::Retain || is_terminating(&child) || !is_child {
                     continue;
                 }
                 let (name, uid) = (NamespacedName::of(&child), child.uid().unwrap_or_default());
-                let gone = requests
-                    .delete(&name, &uid, None, PropagationPolicy::Background)
-                    .await;
-                match gone {
+                let policy = PropagationPolicy::Background;
+                match requests.delete(&name, &uid, None, policy).await {
                     Err(error) if !error.is_conflict() => return Err(error.to_string()),
                     Ok(_) | Err(_) => deleted += 1,
                 }
@@ -111,11 +103,12 @@ async fn take_back_fields(
             });
             let body = parent_fields::body(&object, &Map::new(), &[])?;
             let name = NamespacedName::of(&object);
-            match requests.apply(&name, &body, &PatchParams::apply(&manager)).await {
-                Err(error) if !error.is_not_found() && !error.is_lost_race() => {
-                    return Err(error.to_string());
-                }
-                Ok(_) | Err(_) => {}
+            let taken = requests.apply(&name, &body, &PatchParams::apply(&manager)).await;
+            if let Err(error) = taken
+                && !error.is_not_found()
+                && !error.is_lost_race()
+            {
+                return Err(error.to_string());
             }
         }
     }
