@@ -69,22 +69,14 @@ mod versions;
 
 pub use checksum::{CHECKSUM, checksum};
 pub use crd::{Column, Rule, RuleReason, Scale};
-pub use kinds::{
-    CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, CRON_JOB, DAEMON_SET, DEPLOYMENT, ENDPOINT_SLICE,
-    HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, LIMIT_RANGE, NAMESPACE, NETWORK_POLICY, NODE,
-    PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, REPLICA_SET, RESOURCE_QUOTA,
-    ROLE, ROLE_BINDING, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, STORAGE_CLASS,
-};
+pub use kinds::*;
 pub use labels::Labels;
 pub use object::Object;
 pub use plugin::{Defaults, Plugin};
 pub use pod_template::PodTemplate;
 pub use quantity::{InvalidQuantity, Quantity};
 pub use request::{Parent, Request};
-pub use response::{
-    Condition, ConditionStatus, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue,
-    Invalid, Need, ObjectRef, Response, Retry,
-};
+pub use response::*;
 pub use serde_json::{Value, json};
 pub use versions::Version;
 

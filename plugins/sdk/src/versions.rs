@@ -9,8 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::crd::{Column, Rule};
-use crate::object;
-use crate::text;
+use crate::{object, text};
 
 /// Another version of the plugin's kind, which the API server serves beside the plugin's own.
 ///
