@@ -7,7 +7,7 @@ mod controllers;
 mod objects;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,9 +151,11 @@ pub async fn run(
     // The rest is for files that are being written.
     let cache_size = given.cache_size / 8 * if shared_folder { 5 } else { 7 };
     let folder = given.cache_dir.as_deref();
-    let cache = folder.and_then(|folder| open_cache(folder, cache_size));
+    let cache = folder.map(|folder| Cache::open(folder, cache_size)).transpose();
+    // If it cannot be used, the host starts without one.
+    let cache = cache.inspect_err(|error| warn!("the compiled-plugin cache is disabled: {error}"));
     let compiler = Compiler::Subprocess(Subprocess::this_program(compile_memory));
-    let runtime = Runtime::with(options, compiler, cache)?;
+    let runtime = Runtime::with(options, compiler, cache.unwrap_or_default())?;
     let writable = given.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
     let config_maps_root = RootFolder::new(writable.join("config-maps"), identity.clone());
     let metrics = Arc::clone(&instruments.metrics);
@@ -306,7 +308,7 @@ async fn follow(
     loop {
         definitions.mark_unchanged();
         let mut config = Arc::unwrap_or_clone(configurations.current());
-        config.is_at(of_cluster.config_maps.home());
+        config.is_at(&of_cluster.config_maps.home);
         if config.leadership != start.leadership
             || config.webhook != start.webhook
             || config.host_namespace != start.host_namespace
@@ -356,11 +358,4 @@ async fn follow(
             () = tokio::time::sleep(look), if some_wait => look = LONGEST_LOOK.min(look * 2),
         }
     }
-}
-
-/// Opens the cache of compiled plugins. If it cannot be used, the host starts without one.
-fn open_cache(folder: &Path, size: u64) -> Option<Cache> {
-    Cache::open(folder, size)
-        .inspect_err(|error| warn!("the compiled-plugin cache is disabled: {error}"))
-        .ok()
 }

@@ -15,7 +15,6 @@ use anyhow::Context as _;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_appender_tracing::layer::{OpenTelemetryTracingBridge, TracingSpanAttributes};
-use opentelemetry_prometheus::PrometheusExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
@@ -77,10 +76,13 @@ impl Telemetry {
             logs = Some(builder.with_log_processor(records).build());
         }
 
-        let (registry, reader) = scrape()?;
+        let registry = Registry::new();
+        let scraped = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            .scope_info_enabled(false);
         let mut own = SdkMeterProvider::builder()
             .with_resource(resource.clone())
-            .with_reader(reader);
+            .with_reader(scraped.build().context("cannot prepare /metrics")?);
         if let Some(export) = settings::read(Signal::Metrics, variable) {
             let exporter =
                 outlet::metrics(&export, export::metrics(&export, &resource)?, Arc::clone(&losses));
@@ -149,15 +151,6 @@ impl Telemetry {
             warn!("the collector did not accept the last telemetry within {FLUSH:?}");
         }
     }
-}
-
-/// Returns a registry, and the reader that serves a provider's metrics there.
-fn scrape() -> anyhow::Result<(Registry, PrometheusExporter)> {
-    let registry = Registry::new();
-    let exporter = opentelemetry_prometheus::exporter()
-        .with_registry(registry.clone())
-        .scope_info_enabled(false);
-    Ok((registry, exporter.build().context("cannot prepare /metrics")?))
 }
 
 /// Returns the resource attributes of the process: those of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`,

@@ -41,12 +41,6 @@ impl RunningControllers {
     pub fn named(&self, controller: &str) -> Option<Arc<Context>> {
         lock(&self.0).get(controller)?.upgrade()
     }
-
-    /// Returns how many parents of a controller wait for a worker.
-    fn backlog(&self, controller: &str) -> usize {
-        self.named(controller)
-            .map_or(0, |context| context.queue.backlog().0)
-    }
 }
 
 /// What the page shows.

@@ -111,7 +111,14 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Ok((plugin, controller)) => {
             about(&plugin, &mut report);
             if !fits_container {
-                report.warn("memory", compile_memory_warning());
+                let memory = plugin_file::CONTAINER;
+                let message = format!(
+                    "a container with the default memory of {} MiB cannot compile it, since the compiler gets {} MiB of that: \
+                     raise the container's memory limit",
+                    memory >> 20,
+                    compile_memory(memory) >> 20
+                );
+                report.warn("memory", message);
             }
             crd(&plugin, &mut report);
             if let Some(config) = &config {
@@ -130,15 +137,6 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     report.print(Paint::of(&std::io::stdout()));
     Ok(ExitCode::from(u8::from(report.failed())))
-}
-
-fn compile_memory_warning() -> String {
-    format!(
-        "a container with the default memory of {} MiB cannot compile it, since the compiler gets {} MiB of that: raise the \
-         container's memory limit",
-        plugin_file::CONTAINER >> 20,
-        compile_memory(plugin_file::CONTAINER) >> 20
-    )
 }
 
 fn about(plugin: &Plugin, report: &mut Report) {
@@ -302,11 +300,8 @@ async fn samples(
         Err(other) => return Err(other),
     };
     rules(plugin, &resources, report);
-    let objects: Vec<Value> = resources
-        .scenes
-        .iter()
-        .map(|scene| value(&scene.parent))
-        .collect();
+    let objects = resources.scenes.iter().map(|scene| value(&scene.parent));
+    let objects: Vec<Value> = objects.collect();
     conversions(plugin, &objects, report).await;
     default(plugin, &objects, report).await;
     for scene in resources.scenes {

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::anyhow;
+use serde_json::Value;
 
 use super::plugin_file::Loaded;
 use super::reach::{Client, ReachArgs};
-use super::{Failure, conversion, plugin_file};
+use super::{Failure, plugin_file};
 use operator_host_config::Config;
 
 /// The options of `crd`.
@@ -39,7 +40,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     match client(&args)? {
         _ if !description.converts() && !args.reach.is_given() => {}
         Some(client) if description.converts() => {
-            conversion::add_webhook(&mut crd, &client);
+            client.convert(&mut crd);
             if let Some(certificate) = &args.inject_ca_from {
                 crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] =
                     certificate.as_str().into();
@@ -56,11 +57,22 @@ pub async fn run(args: Args) -> Result<(), Failure> {
                 "note: only the stored version is served, because nothing converts the others: give --service or --url of the \
                  host's webhook, or --config with a file that has them, to serve all versions"
             );
-            conversion::serve_stored_only(&mut crd);
+            serve_stored_only(&mut crd);
         }
     }
     print!("{}", serde_saphyr::to_string(&crd)?);
     Ok(())
+}
+
+/// Serves only the stored version of a definition. If the API server served another version without a webhook, it would drop the
+/// fields that the stored version does not have.
+fn serve_stored_only(definition: &mut Value) {
+    let versions = definition["spec"]["versions"].as_array_mut();
+    for version in versions.into_iter().flatten() {
+        if version["storage"] != true {
+            version["served"] = false.into();
+        }
+    }
 }
 
 /// Returns how the API server reaches the host, if the arguments or the configuration say it.
@@ -78,4 +90,23 @@ fn client(args: &Args) -> Result<Option<Client>, Failure> {
         )));
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn without_a_webhook_only_the_stored_version_is_served() {
+        let version = |name: &str, served: bool, storage: bool| json!({ "name": name, "served": served, "storage": storage });
+        let mut definition =
+            json!({ "spec": { "versions": [version("v1", true, false), version("v2", true, true)] } });
+        serve_stored_only(&mut definition);
+        assert_eq!(
+            definition,
+            json!({ "spec": { "versions": [version("v1", false, false), version("v2", true, true)] } })
+        );
+    }
 }

@@ -158,10 +158,7 @@ fn chosen<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a 
     let Some(name) = name else {
         return Ok(config.controllers.iter().collect());
     };
-    let found = config
-        .controllers
-        .iter()
-        .find(|controller| controller.name == name);
+    let found = config.controllers.iter().find(|it| it.name == name);
     found.map(|found| vec![found]).ok_or_else(|| {
         let names: Vec<_> = config.controllers.iter().map(|it| it.name.as_str()).collect();
         let names = names.join(", ");

@@ -20,7 +20,6 @@ pub mod sign;
 pub mod verify;
 pub mod webhook_manifests;
 
-mod conversion;
 mod inputs;
 mod reach;
 mod rendering;

@@ -53,11 +53,9 @@ pub fn table<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or_default());
     let line = |row: &[String; N]| {
-        let cells = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:<width$}   "));
-        cells.collect::<String>().trim_end().to_owned()
+        let cells = row.iter().zip(widths);
+        let line: String = cells.map(|(cell, width)| format!("{cell:<width$}   ")).collect();
+        line.trim_end().to_owned()
     };
     rows.iter().map(line).collect()
 }

@@ -198,11 +198,9 @@ fn manifests(maps: &[Map], namespace: Option<&str>, is_named: bool) -> String {
     });
     // Writing to a string cannot fail.
     for map in maps.iter().filter(|_| !is_named) {
-        let items = map
-            .data
-            .iter()
-            .map(|(key, _)| format!("{{key: {key}, path: {key}}}"));
-        let (name, items) = (&map.name, items.collect::<Vec<_>>().join(", "));
+        let item = |(key, _): &(String, _)| format!("{{key: {key}, path: {key}}}");
+        let items: Vec<_> = map.data.iter().map(item).collect();
+        let (name, items) = (&map.name, items.join(", "));
         let _ = writeln!(
             text,
             "#           - configMap: {{name: {name}, items: [{items}]}}"

@@ -411,8 +411,8 @@ impl Controller<'_> {
 
     /// Returns where the controller's parents are.
     fn own_scopes(&self, parent: &Resource) -> Vec<Scope> {
-        match parent.namespaced && !self.config.namespaces.is_empty() {
-            true => namespaces(&self.config.namespaces),
+        match parent.namespaced {
+            true => watched_namespaces(self.config),
             false => vec![Scope::Cluster],
         }
     }
@@ -440,6 +440,14 @@ fn grant_release(rights: &mut Rights, parent: &Resource) {
     rights.grant(&cluster, parent.name(), &["list", "watch", "patch"]);
     if parent.has_status {
         rights.grant(&cluster, parent.part("status").name(), &["patch"]);
+    }
+}
+
+/// Returns where the parents in namespaces are.
+fn watched_namespaces(config: &Config) -> Vec<Scope> {
+    match config.namespaces.is_empty() {
+        true => vec![Scope::Cluster],
+        false => namespaces(&config.namespaces),
     }
 }
 

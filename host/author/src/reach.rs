@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Failure;
 use operator_host_config::webhook::{WebhookReach, WebhookTarget, parse_service};
+use operator_host_core::crd::definition::conversion_by;
 use operator_host_webhook::certificates::ca_bundle;
 use operator_host_webhook::{CONVERT_PATH, DEFAULT_PATH, PATH};
 
@@ -81,6 +82,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Lets the webhook convert the versions of a definition.
+    pub(crate) fn convert(&self, definition: &mut Value) {
+        definition["spec"]["conversion"] = conversion_by(&self.at(CONVERT_PATH));
+    }
+
     /// Returns the `clientConfig` of the webhook at one of its paths.
     pub(crate) fn at(&self, path: &str) -> Value {
         let mut config = self.target.client_config(path);

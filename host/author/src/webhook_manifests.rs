@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::reach::{Client, ReachArgs, SERVICE};
-use super::{Failure, conversion, plugin_file, rbac};
+use super::reach::{ReachArgs, SERVICE};
+use super::{Failure, plugin_file, rbac};
 use operator_host_config::{Config, ControllerConfig, ServiceAccount};
-use operator_host_contract::Description;
 use operator_host_runtime::Plugin;
 use operator_host_webhook::{DEFAULT_PATH, PATH};
 
@@ -91,7 +90,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     for (controller, plugin) in config.controllers.iter().zip(&plugins) {
         let description = plugin.description();
         let plural = resources.of(&controller.parent)?.plural;
-        definitions.extend(converted(description, client.as_ref()).filter(|_| !args.no_definitions));
+        if let (Some(crd), Some(client)) = (&description.crd, &client)
+            && description.converts()
+            && !args.no_definitions
+        {
+            let mut definition = crd.value();
+            client.convert(&mut definition);
+            definitions.push(definition);
+        }
         if description.converts() && args.output == Some(Output::Helm) {
             let service = args.reach.service.as_deref().unwrap_or(SERVICE);
             eprintln!(
@@ -151,17 +157,6 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-/// Returns the definition of a plugin that converts its kind, with the conversion by this webhook.
-fn converted(description: &Description, client: Option<&Client>) -> Option<Value> {
-    let mut crd = description
-        .crd
-        .as_ref()
-        .filter(|_| description.converts())?
-        .value();
-    conversion::add_webhook(&mut crd, client?);
-    Some(crd)
 }
 
 fn webhook(args: &Args, config: &Config, controller: &ControllerConfig, plural: &str) -> Value {

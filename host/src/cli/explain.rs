@@ -168,10 +168,8 @@ async fn events(client: &Client, parent: &DynamicObject) -> kube::Result<Vec<cor
 }
 
 fn last_time(event: &core::Event) -> Option<Timestamp> {
-    let series = event
-        .series
-        .as_ref()
-        .and_then(|it| it.last_observed_time.as_ref());
+    let series = event.series.as_ref();
+    let series = series.and_then(|series| series.last_observed_time.as_ref());
     let micro = series.or(event.event_time.as_ref()).map(|time| time.0);
     let last = event.last_timestamp.as_ref().map(|time| time.0);
     let created = || event.metadata.creation_timestamp.as_ref().map(|time| time.0);

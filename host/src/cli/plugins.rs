@@ -121,11 +121,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     }
     let mut reports: Vec<PluginReport> = args.host.ask("/plugins").await?;
     let known: Vec<_> = reports.iter().map(|report| report.controller.as_str()).collect();
-    if let Some(name) = args
-        .controllers
-        .iter()
-        .find(|name| !known.contains(&name.as_str()))
-    {
+    let is_unknown = |name: &&String| !known.contains(&name.as_str());
+    if let Some(name) = args.controllers.iter().find(is_unknown) {
         let known = known.join(", ");
         return Err(Failure::Usage(anyhow!(
             "the host has no controller {name:?}; it has {known}"

@@ -36,7 +36,7 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(super) struct ConfigMaps {
     client: Client,
     /// The host's own namespace.
-    home: String,
+    pub(super) home: String,
     root: RootFolder,
     /// By namespace.
     followed: BTreeMap<String, Followed>,
@@ -115,11 +115,6 @@ impl ConfigMaps {
         }
     }
 
-    /// Returns the host's own namespace.
-    pub(super) fn home(&self) -> &str {
-        &self.home
-    }
-
     /// Follows the ConfigMaps of this configuration, and no others. An error says why their plugins cannot be stored, and what to do.
     pub(super) fn keep(&mut self, config: &Config) -> Result<(), String> {
         let mut wanted = BTreeMap::<String, Wanted>::new();
@@ -127,10 +122,8 @@ impl ConfigMaps {
             if let Location::ConfigMap(key) = &controller.plugin {
                 let namespace = key.namespace.as_ref().unwrap_or(&self.home).clone();
                 let folder = self.root.path().join(key.folder());
-                wanted
-                    .entry(namespace)
-                    .or_default()
-                    .insert(folder, key.name.clone());
+                let names = wanted.entry(namespace).or_default();
+                names.insert(folder, key.name.clone());
             }
         }
         self.followed

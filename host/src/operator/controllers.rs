@@ -244,7 +244,15 @@ impl Controllers {
         before: Option<Running>,
         fallback: Option<watch::Receiver<Live>>,
     ) -> PluginSlot {
-        let expected = expected(config);
+        let expected = Expected {
+            controller: config.id.clone(),
+            parent: config.parent.clone(),
+            decorates: config.decorates.is_some(),
+            location: config.plugin.clone(),
+            limits: config.limits,
+            trust: config.trust.clone(),
+            tenant: config.tenant().to_owned(),
+        };
         let before = before.map(|running| running.plugin);
         let kind = |of: &Expected| (of.parent.clone(), of.decorates);
         let before = before.filter(|plugin| kind(plugin.slot.expected()) == kind(&expected));
@@ -313,18 +321,6 @@ impl Controllers {
                 "the versions of this plugin cannot be stored: after a restart the host uses its file without proving it");
         });
         versions.ok()
-    }
-}
-
-fn expected(config: &ControllerConfig) -> Expected {
-    Expected {
-        controller: config.id.clone(),
-        parent: config.parent.clone(),
-        decorates: config.decorates.is_some(),
-        location: config.plugin.clone(),
-        limits: config.limits,
-        trust: config.trust.clone(),
-        tenant: config.tenant().to_owned(),
     }
 }
 

@@ -84,7 +84,7 @@ impl Objects {
 
     /// Returns which controllers reconcile the kinds, as recorded.
     pub(super) fn records(&self) -> KindRecords {
-        KindRecords::of(&self.definitions, &self.installation)
+        records::read(&self.definitions, &self.installation)
     }
 
     /// Reports whether the Controllers are known: they have been listed, or cannot be.
@@ -99,10 +99,8 @@ impl Objects {
     pub(super) async fn known(&self) {
         for watch in self.sources() {
             // The sender is in the watch.
-            let _ = watch
-                .state()
-                .wait_for(|state| *state != WatchState::Starting)
-                .await;
+            let mut state = watch.state();
+            let _ = state.wait_for(|state| *state != WatchState::Starting).await;
         }
     }
 

@@ -69,12 +69,12 @@ impl<E> Source for Files<E> {
 }
 
 macro_rules! exporter {
-    ($name:ident, $exporter:ident, |$made:ident, $resource:ident| $with_resource:block) => {
+    ($name:ident, $exporter:ident, $set_resource:expr) => {
         /// Creates an exporter, and sends nothing yet. Needs a runtime around it.
         pub(super) fn $name(export: &Export, resource: &Resource) -> anyhow::Result<Exporter<$exporter>> {
-            fn make(export: &Export, $resource: &Resource) -> anyhow::Result<$exporter> {
+            fn make(export: &Export, resource: &Resource) -> anyhow::Result<$exporter> {
                 let builder = $exporter::builder();
-                let $made = match export.protocol {
+                let mut made = match export.protocol {
                     Protocol::Grpc => builder
                         .with_tonic()
                         .with_tls_config(grpc_tls(export)?)
@@ -86,7 +86,8 @@ macro_rules! exporter {
                         .build(),
                 }
                 .context(UNUSABLE)?;
-                Ok($with_resource)
+                $set_resource(&mut made, resource);
+                Ok(made)
             }
             let files = Files {
                 export: export.clone(),
@@ -99,17 +100,9 @@ macro_rules! exporter {
     };
 }
 
-exporter!(spans, SpanExporter, |made, resource| {
-    let mut made = made;
-    made.set_resource(resource);
-    made
-});
-exporter!(logs, LogExporter, |made, resource| {
-    let mut made = made;
-    made.set_resource(resource);
-    made
-});
-exporter!(metrics, MetricExporter, |made, _resource| { made });
+exporter!(spans, SpanExporter, SpanExporter::set_resource);
+exporter!(logs, LogExporter, LogExporter::set_resource);
+exporter!(metrics, MetricExporter, |_: &mut _, _: &Resource| {});
 
 /// What does not depend on the signal.
 macro_rules! delegated {

@@ -63,7 +63,7 @@ pub async fn start(address: SocketAddr, sources: Sources) -> anyhow::Result<()> 
     let address = listener.local_addr().with_context(failed)?;
     info!(%address, "serving the page at http://{address}/ui/");
     let (journal, controllers) = (Arc::downgrade(&sources.journal), Arc::clone(&sources.controllers));
-    let backlog = move |controller: &str| controllers.backlog(controller);
+    let backlog = move |name: &str| controllers.named(name).map_or(0, |it| it.queue.backlog().0);
     tokio::spawn(Journal::keep_stepping(journal, backlog));
     let page = Page {
         looks: Arc::new(Looks::new(sources)),

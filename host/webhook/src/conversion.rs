@@ -91,14 +91,20 @@ pub async fn convert(
     plugin: &Plugin,
     to: &str,
     objects: &[&RawValue],
-    mut room: usize,
+    room: usize,
 ) -> Result<Vec<String>, ConversionError> {
+    let mut converter = Converter {
+        purpose,
+        plugin,
+        to,
+        room,
+    };
     let mut converted = Vec::with_capacity(objects.len());
     let mut rest = objects;
     while !rest.is_empty() {
         let (batch, after) = rest.split_at(batch(rest));
         let first = objects.len() - rest.len();
-        converted.extend(convert_batch(purpose, plugin, to, batch, first, &mut room).await?);
+        converted.extend(converter.batch(batch, first).await?);
         rest = after;
     }
     Ok(converted)
@@ -114,123 +120,137 @@ fn batch(objects: &[&RawValue]) -> usize {
     fit.count().max(1)
 }
 
-/// Converts objects in as many calls as they have versions.
-async fn convert_batch(
-    purpose: Purpose<'_>,
-    plugin: &Plugin,
-    to: &str,
-    objects: &[&RawValue],
-    first: usize,
-    room: &mut usize,
-) -> Result<Vec<String>, ConversionError> {
-    let mut by_version = BTreeMap::<String, Vec<(usize, Before<'_>)>>::new();
-    for (index, object) in objects.iter().enumerate() {
-        let before = Before::read(object.get()).map_err(|why| {
-            ConversionError::Refused(format!("objects[{}] of the request: {why}", first + index))
-        })?;
-        for api_version in [before.api_version.as_str(), to] {
-            knows(plugin, &before.kind, api_version)?;
+/// A conversion under way.
+struct Converter<'a> {
+    purpose: Purpose<'a>,
+    plugin: &'a Plugin,
+    to: &'a str,
+    /// The bytes that the other converted objects may have.
+    room: usize,
+}
+
+impl Converter<'_> {
+    /// Converts objects in as many calls as they have versions.
+    async fn batch(&mut self, objects: &[&RawValue], first: usize) -> Result<Vec<String>, ConversionError> {
+        let mut by_version = BTreeMap::<String, Vec<(usize, Before<'_>)>>::new();
+        for (index, object) in objects.iter().enumerate() {
+            let before = Before::read(object.get()).map_err(|why| {
+                ConversionError::Refused(format!("objects[{}] of the request: {why}", first + index))
+            })?;
+            for api_version in [before.api_version.as_str(), self.to] {
+                self.check_version(&before.kind, api_version)?;
+            }
+            let same = by_version.entry(before.api_version.clone()).or_default();
+            same.push((index, before));
         }
-        let same = by_version.entry(before.api_version.clone()).or_default();
-        same.push((index, before));
-    }
-    let mut converted = vec![String::new(); objects.len()];
-    for (api_version, same) in &by_version {
-        let texts = if api_version == to {
-            let texts = same.iter();
-            let texts = texts.map(|(_, before)| take(room, before, before.text.to_owned(), to));
-            texts.collect::<Result<_, _>>()?
-        } else {
-            let same: Vec<&Before<'_>> = same.iter().map(|(_, before)| before).collect();
-            convert_same(purpose, plugin, to, &same, room).await?
-        };
-        for ((index, _), text) in same.iter().zip(texts) {
-            if let Some(place) = converted.get_mut(*index) {
-                *place = text;
+        let mut converted = vec![String::new(); objects.len()];
+        for (api_version, same) in &by_version {
+            let texts = if api_version == self.to {
+                let texts = same.iter();
+                let texts = texts.map(|(_, before)| self.take(before, before.text.to_owned()));
+                texts.collect::<Result<_, _>>()?
+            } else {
+                let same: Vec<&Before<'_>> = same.iter().map(|(_, before)| before).collect();
+                self.same(&same).await?
+            };
+            for ((index, _), text) in same.iter().zip(texts) {
+                if let Some(place) = converted.get_mut(*index) {
+                    *place = text;
+                }
             }
         }
-    }
-    Ok(converted)
-}
-
-/// Converts objects of one version. If the call fails for all of them, each is converted in a call of its own: so the
-/// message names the object that makes it fail.
-async fn convert_same(
-    purpose: Purpose<'_>,
-    plugin: &Plugin,
-    to: &str,
-    same: &[&Before<'_>],
-    room: &mut usize,
-) -> Result<Vec<String>, ConversionError> {
-    let failed = match convert_call(purpose, plugin, to, same, room).await {
-        Err(error @ ConversionError::Call { .. }) if same.len() > 1 && !error.is_of_host() => error,
-        converted => return converted,
-    };
-    let Purpose::Request(_, until) = purpose else {
-        return Err(failed);
-    };
-    let each = async {
-        let mut converted = Vec::with_capacity(same.len());
-        for before in same {
-            converted.extend(convert_call(purpose, plugin, to, &[*before], room).await?);
-        }
         Ok(converted)
-    };
-    tokio::time::timeout_at(until, each).await.unwrap_or(Err(failed))
-}
-
-/// Converts objects of one version in one call.
-async fn convert_call(
-    purpose: Purpose<'_>,
-    plugin: &Plugin,
-    to: &str,
-    same: &[&Before<'_>],
-    room: &mut usize,
-) -> Result<Vec<String>, ConversionError> {
-    let name = plugin.description().name_and_version();
-    let conversion = Arc::new(Conversion {
-        api_version: to.to_owned(),
-        objects: same.iter().map(|before| before.for_plugin(None)).collect(),
-    });
-    let (outcome, share) = match purpose {
-        Purpose::Request(calls, _) => calls.convert(plugin, &conversion).await,
-        Purpose::Proof => {
-            let Call { outcome, share, .. } = plugin.proving(RandomSource::First).convert(&conversion).await;
-            (outcome, share)
-        }
-    };
-    let object = match same {
-        [one] => Some(format!("{} to {to}", shorten(&one.full_name(), MESSAGE))),
-        _ => None,
-    };
-    let results = outcome.map_err(|error| ConversionError::Call {
-        object,
-        plugin: name.clone(),
-        error: Box::new(error),
-    })?;
-    let mut converted = Vec::with_capacity(same.len());
-    for (before, result) in same.iter().zip(&results) {
-        let text = match result {
-            Converted::Object(object) => before.restore(object.get(), to).map_err(|why| {
-                before.refused(to, &format!("the answer of the plugin {name} is wrong: {why}"))
-            })?,
-            Converted::Error(message) => return Err(before.refused(to, message)),
-        };
-        converted.push(take(room, before, text, to)?);
     }
-    drop(share);
-    Ok(converted)
-}
 
-/// Returns a converted object if there is room for it.
-fn take(room: &mut usize, before: &Before<'_>, text: String, to: &str) -> Result<String, ConversionError> {
-    let rest = room.checked_sub(text.len()).ok_or_else(|| {
-        let why = "the converted objects are more than twice as large as the request; ask for fewer objects at a time \
-                   (`limit`)";
-        before.refused(to, why)
-    })?;
-    *room = rest;
-    Ok(text)
+    /// Converts objects of one version. If the call fails for all of them, each is converted in a call of its own: so the
+    /// message names the object that makes it fail.
+    async fn same(&mut self, same: &[&Before<'_>]) -> Result<Vec<String>, ConversionError> {
+        let failed = match self.call(same).await {
+            Err(error @ ConversionError::Call { .. }) if same.len() > 1 && !error.is_of_host() => error,
+            converted => return converted,
+        };
+        let Purpose::Request(_, until) = self.purpose else {
+            return Err(failed);
+        };
+        let each = async {
+            let mut converted = Vec::with_capacity(same.len());
+            for before in same {
+                converted.extend(self.call(&[*before]).await?);
+            }
+            Ok(converted)
+        };
+        tokio::time::timeout_at(until, each).await.unwrap_or(Err(failed))
+    }
+
+    /// Converts objects of one version in one call.
+    async fn call(&mut self, same: &[&Before<'_>]) -> Result<Vec<String>, ConversionError> {
+        let (plugin, to) = (self.plugin, self.to);
+        let name = plugin.description().name_and_version();
+        let conversion = Arc::new(Conversion {
+            api_version: to.to_owned(),
+            objects: same.iter().map(|before| before.for_plugin(None)).collect(),
+        });
+        let (outcome, share) = match self.purpose {
+            Purpose::Request(calls, _) => calls.convert(plugin, &conversion).await,
+            Purpose::Proof => {
+                let Call { outcome, share, .. } =
+                    plugin.proving(RandomSource::First).convert(&conversion).await;
+                (outcome, share)
+            }
+        };
+        let object = match same {
+            [one] => Some(format!("{} to {to}", shorten(&one.full_name(), MESSAGE))),
+            _ => None,
+        };
+        let results = outcome.map_err(|error| ConversionError::Call {
+            object,
+            plugin: name.clone(),
+            error: Box::new(error),
+        })?;
+        let mut converted = Vec::with_capacity(same.len());
+        for (before, result) in same.iter().zip(&results) {
+            let text = match result {
+                Converted::Object(object) => before.restore(object.get(), to).map_err(|why| {
+                    before.refused(to, &format!("the answer of the plugin {name} is wrong: {why}"))
+                })?,
+                Converted::Error(message) => return Err(before.refused(to, message)),
+            };
+            converted.push(self.take(before, text)?);
+        }
+        drop(share);
+        Ok(converted)
+    }
+
+    /// Returns a converted object if there is room for it.
+    fn take(&mut self, before: &Before<'_>, text: String) -> Result<String, ConversionError> {
+        let rest = self.room.checked_sub(text.len()).ok_or_else(|| {
+            let why = "the converted objects are more than twice as large as the request; ask for fewer objects at a time \
+                       (`limit`)";
+            before.refused(self.to, why)
+        })?;
+        self.room = rest;
+        Ok(text)
+    }
+
+    /// Checks that the plugin converts this version of the kind.
+    fn check_version(&self, kind: &str, api_version: &str) -> Result<(), ConversionError> {
+        let description = self.plugin.description();
+        let (asked, own) = (Kind::new(api_version, kind), &description.parent);
+        let mut versions = description.versions.iter();
+        if asked.is_version_of(own) && versions.any(|version| version == asked.version()) {
+            return Ok(());
+        }
+        let versions = match description.versions.is_empty() {
+            true => "no versions".to_owned(),
+            false => format!("{} of {}", description.versions.join(", "), own.kind),
+        };
+        let message = format!(
+            "the plugin {} converts {versions}, not {asked}: does the CustomResourceDefinition belong to another version of \
+             the plugin?",
+            description.name_and_version()
+        );
+        Err(ConversionError::UnknownVersion(shorten(&message, MESSAGE)))
+    }
 }
 
 impl Before<'_> {
@@ -238,29 +258,6 @@ impl Before<'_> {
         let message = format!("cannot convert {} to {to}: {why}", self.full_name());
         ConversionError::Refused(shorten(&message, MESSAGE))
     }
-}
-
-/// Checks that the plugin converts this version of the kind.
-fn knows(plugin: &Plugin, kind: &str, api_version: &str) -> Result<(), ConversionError> {
-    let description = plugin.description();
-    let (asked, own) = (Kind::new(api_version, kind), &description.parent);
-    let is_known = description
-        .versions
-        .iter()
-        .any(|version| version == asked.version());
-    if asked.is_version_of(own) && is_known {
-        return Ok(());
-    }
-    let versions = match description.versions.is_empty() {
-        true => "no versions".to_owned(),
-        false => format!("{} of {}", description.versions.join(", "), own.kind),
-    };
-    let message = format!(
-        "the plugin {} converts {versions}, not {asked}: does the CustomResourceDefinition belong to another version of \
-         the plugin?",
-        description.name_and_version()
-    );
-    Err(ConversionError::UnknownVersion(shorten(&message, MESSAGE)))
 }
 
 #[cfg(test)]

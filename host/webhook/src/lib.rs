@@ -112,9 +112,8 @@ impl NoDecision {
     /// A call of a plugin has failed.
     fn of_call(error: &CallError) -> Self {
         Self {
-            public: NO_ANSWER.to_owned(),
             detail: error.to_string(),
-            try_again: false,
+            ..Self::new(NO_ANSWER)
         }
     }
 

@@ -232,10 +232,9 @@ impl Webhook {
 
 /// Returns why there is no decision, for this caller.
 fn words<'a>(error: &'a NoDecision, caller: &Caller) -> &'a str {
-    if caller.is_verified {
-        &error.detail
-    } else {
-        &error.public
+    match caller.is_verified {
+        true => &error.detail,
+        false => &error.public,
     }
 }
 

@@ -188,9 +188,8 @@ impl PluginTarget {
         match live.as_deref() {
             Ok(Live::Plugin(plugin)) => Ok(plugin.clone()),
             Ok(Live::Failed(failed)) => Err(NoDecision {
-                public: "no version of the plugin can be used: the host's log says why".to_owned(),
                 detail: failed.why.to_string(),
-                try_again: true,
+                ..NoDecision::elsewhere("no version of the plugin can be used: the host's log says why")
             }),
             Ok(Live::Loading) | Err(_) => Err(NoDecision::elsewhere("the host is stopping")),
         }

@@ -285,10 +285,8 @@ impl ObjectRef {
 
     /// Returns the reference as the host parses it in an annotation: `Kind.group/namespace/name`.
     fn in_annotation(&self) -> String {
-        let group = self
-            .api_version
-            .split_once('/')
-            .map(|(group, _)| [".", group].concat());
+        let group = self.api_version.split_once('/');
+        let group = group.map(|(group, _)| [".", group].concat());
         let namespace = self.namespace.as_ref().map(|namespace| format!("{namespace}/"));
         let (group, namespace) = (group.unwrap_or_default(), namespace.unwrap_or_default());
         format!("{}{group}/{namespace}{}", self.kind, self.name)

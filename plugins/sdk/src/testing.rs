@@ -284,10 +284,7 @@ impl Case {
                 return Ok(answer);
             }
             for need in unanswered {
-                let found = self
-                    .existing
-                    .iter()
-                    .filter(|object| self.is_needed(&need, object));
+                let found = self.existing.iter().filter(|it| self.is_needed(&need, it));
                 case.related.push((need.id.clone(), found.cloned().collect()));
             }
         }
@@ -300,27 +297,23 @@ impl Case {
         let wanted = need.namespace.as_deref().or(own.as_str());
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().or(own.as_str());
+        let mut names = need.name.iter().chain(&need.names);
+        let mut terms = need
+            .label_selector
+            .iter()
+            .flat_map(|selector| selector.split(','));
         object["apiVersion"] == need.api_version.as_str()
             && object["kind"] == need.kind.as_str()
             && (namespace == wanted || wanted == Some("*") || need.namespace_selector.is_some())
-            && (need.name.is_none() && need.names.is_empty()
-                || need
-                    .name
-                    .iter()
-                    .chain(&need.names)
-                    .any(|name| metadata["name"] == *name))
-            && need
-                .label_selector
-                .iter()
-                .flat_map(|selector| selector.split(','))
-                .all(|term| match term.split_once('=') {
-                    Some((key, value)) if !key.ends_with('!') && !value.starts_with('=') => {
-                        metadata["labels"][key] == value
-                    }
-                    _ => panic!(
-                        "a test knows selectors of the form `key=value` only, and not {term:?}: use `related`"
-                    ),
-                })
+            && (need.name.is_none() && need.names.is_empty() || names.any(|name| metadata["name"] == *name))
+            && terms.all(|term| match term.split_once('=') {
+                Some((key, value)) if !key.ends_with('!') && !value.starts_with('=') => {
+                    metadata["labels"][key] == value
+                }
+                _ => panic!(
+                    "a test knows selectors of the form `key=value` only, and not {term:?}: use `related`"
+                ),
+            })
     }
 
     fn request(&self) -> wit::Request {
@@ -392,19 +385,14 @@ impl Outcome {
     /// Returns the names of the children, in order.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
-        let names = self
-            .children
-            .iter()
-            .map(|child| child["metadata"]["name"].as_str());
-        names.flatten().collect()
+        self.children.iter().filter_map(name_of).collect()
     }
 
     /// Returns the names of the children of one kind, in order.
     #[must_use]
     pub fn names_of(&self, kind: Kind) -> Vec<&str> {
         let of_kind = self.children.iter().filter(|child| child["kind"] == kind.kind);
-        let names = of_kind.map(|child| child["metadata"]["name"].as_str());
-        names.flatten().collect()
+        of_kind.filter_map(name_of).collect()
     }
 
     /// Returns one child.
@@ -527,6 +515,10 @@ fn default_to(value: &mut Value, text: &str) {
     if value.is_null() {
         *value = text.into();
     }
+}
+
+fn name_of(object: &Value) -> Option<&str> {
+    object["metadata"]["name"].as_str()
 }
 
 fn is(object: &Value, kind: Kind, name: &str) -> bool {

@@ -233,11 +233,8 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     };
     let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
     let status = conditions::desired(parent, fields, conditions, &verdict, scene.now);
-    let children = plan
-        .desired
-        .iter()
-        .map(|child| without_host_metadata(child.new_body()));
-    let children: Vec<Value> = children.collect();
+    let children = plan.desired.iter().map(|child| child.new_body());
+    let children: Vec<Value> = children.map(without_host_metadata).collect();
     let definitions = scene.definitions.iter().chain(&children);
     let schemas = Schemas::of(plan.desired.iter().map(|child| &child.key.kind), definitions);
     let own = description.definition();

@@ -30,7 +30,7 @@ use operator_host_core::object::{
 };
 use operator_host_desired::left_fields;
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
-use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan_around};
+use operator_host_desired::plan::{Desired, DesiredSecret, Policy, Refusal, plan_around};
 use operator_host_desired::provenance::SecretProof;
 use operator_host_desired::selectors::is_named;
 use operator_host_engine::reconcile::evaluate::{evaluate_dry, export_for};
@@ -183,7 +183,11 @@ impl<'a> Preview<'a> {
         }
         // A parent that is being deleted keeps its children until it is deleted.
         if export_for(self.plugin, &parent) == Export::Reconcile && plan.refused.is_empty() {
-            differences.extend(self.deletions(&parent, proof, &plan, &observed));
+            let named = plan.named();
+            differences.extend(observed.iter().filter_map(|child| {
+                let key = unwanted(self.config, proof, &parent, child, &named)?;
+                Difference::between(&key, Some(child), None)
+            }));
         }
         Ok((differences, plan.refused))
     }
@@ -259,21 +263,6 @@ impl<'a> Preview<'a> {
             Err(refused) => return Err(refused.into()),
         };
         Ok(deleted.into_iter().chain(created).collect())
-    }
-
-    fn deletions(
-        &self,
-        parent: &DynamicObject,
-        proof: SecretProof<'_>,
-        plan: &Plan,
-        observed: &[Arc<DynamicObject>],
-    ) -> Vec<Difference> {
-        let named = plan.named();
-        let deleted = |child: &Arc<DynamicObject>| {
-            let key = unwanted(self.config, proof, parent, child, &named)?;
-            Difference::between(&key, Some(child), None)
-        };
-        observed.iter().filter_map(deleted).collect()
     }
 }
 

@@ -90,15 +90,13 @@ impl Entry<'_> {
     }
 
     fn grant_parents(&self, rights: &mut Rights) -> Result<(), UnknownKind> {
-        let (name, ceilings, config) = (&self.name, self.ceilings, self.config);
-        let parents = match config.namespaces.is_empty() {
-            true => vec![Scope::Cluster],
-            false => namespaces(&config.namespaces),
-        };
+        let (name, ceilings) = (&self.name, self.ceilings);
+        let by_host = ceilings.service_accounts.is_empty();
+        let parents = super::watched_namespaces(self.config);
         for resource in self.found(rights, "parents", &ceilings.parents)? {
             rights.grant(&parents, resource.name(), &["list", "watch", "patch"]);
             rights.grant(&parents, resource.part("status").name(), &["patch"]);
-            if ceilings.service_accounts.is_empty() {
+            if by_host {
                 rights.grant(&parents, resource.part("finalizers").name(), &["update"]);
             }
             rights.grant(&parents, EVENTS, &["create", "patch"]);
@@ -115,16 +113,16 @@ impl Entry<'_> {
         // What is decorated is written only where a ceiling has fields: its children refer to it, and its Events are beside it.
         for resource in self.found(rights, "decorates", &ceilings.decorates)? {
             rights.grant(&parents, resource.name(), &READ);
-            if !ceilings.fields.is_empty() && ceilings.service_accounts.is_empty() {
-                rights.grant(&parents, resource.name(), &["patch"]);
-            }
-            if ceilings.service_accounts.is_empty() {
+            if by_host {
                 rights.grant(&parents, resource.part("finalizers").name(), &["update"]);
+            }
+            if by_host && !ceilings.fields.is_empty() {
+                rights.grant(&parents, resource.name(), &["patch"]);
             }
             rights.grant(&parents, EVENTS, &["create", "patch"]);
         }
         if !ceilings.fields.is_empty() {
-            rights.warnings.push(match ceilings.service_accounts.is_empty() {
+            rights.warnings.push(match by_host {
                 true => format!("`{name}.fields`: RBAC cannot limit fields, so the host may change all fields of what is decorated"),
                 false => format!(
                     "`{name}.fields`: the accounts of `{name}.serviceAccounts` write them, and need `patch` for the kinds of \

@@ -1,7 +1,5 @@
 //! What `operator-host egress` needs: Externals and their status, Secrets, and its Lease.
 
-use std::collections::BTreeSet;
-
 use super::{READ, Rights, Scope, grant_lease, namespaces};
 use operator_host_config::ServiceAccount;
 use operator_host_config::endpoints::EndpointsConfig;
@@ -22,14 +20,13 @@ pub fn egress_rights(config: &EndpointsConfig, account: &ServiceAccount) -> Righ
             let scopes = [Scope::Namespace(credentials.namespace.clone())];
             rights.grant_named(&scopes, secrets, &credentials.name, &["get"]);
         }
-        let watched = config.namespaces.iter();
-        let watched: BTreeSet<_> = watched
-            .filter(|it| endpoint.namespaces.contains(it))
-            .cloned()
-            .collect();
+        let watched = config
+            .namespaces
+            .iter()
+            .filter(|it| endpoint.namespaces.contains(it));
         let names = match config.namespaces.is_empty() {
             true => endpoint.namespaces.names().cloned(),
-            false => Some(watched),
+            false => Some(watched.cloned().collect()),
         };
         match names {
             Some(names) => rights.grant(&namespaces(&names), secrets, &["get", "create", "patch"]),
@@ -46,6 +43,7 @@ pub fn egress_rights(config: &EndpointsConfig, account: &ServiceAccount) -> Righ
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::Path;
 
     use super::*;

@@ -29,7 +29,6 @@ impl Resource {
     }
 
     /// Returns a subresource.
-    #[must_use]
     pub fn part(&self, part: &str) -> Self {
         Self {
             plural: format!("{}/{part}", self.plural),
@@ -87,8 +86,17 @@ impl Resources {
     /// # Errors
     /// When no definition contains the kind and it is not built into Kubernetes.
     pub fn of(&self, kind: &Kind) -> Result<Resource, UnknownKind> {
-        let known = self.0.get(kind).cloned().or_else(|| builtin(kind));
-        known.ok_or_else(|| UnknownKind(kind.clone()))
+        if let Some(known) = self.0.get(kind) {
+            return Ok(known.clone());
+        }
+        let found = BuiltIn::find(kind.group(), &kind.kind).ok_or_else(|| UnknownKind(kind.clone()))?;
+        Ok(Resource {
+            group: kind.group().to_owned(),
+            plural: found.plural.to_owned(),
+            namespaced: found.is_namespaced,
+            // Only parents need it, and these are children and reads.
+            has_status: false,
+        })
     }
 }
 
@@ -98,14 +106,3 @@ impl Resources {
     "the plural of {0} is not known: give its CustomResourceDefinition with --crd FILE, or allow all kinds of the group in `ceilings` by \"*\""
 )]
 pub struct UnknownKind(pub Kind);
-
-fn builtin(kind: &Kind) -> Option<Resource> {
-    let found = BuiltIn::find(kind.group(), &kind.kind)?;
-    Some(Resource {
-        group: kind.group().to_owned(),
-        plural: found.plural.to_owned(),
-        namespaced: found.is_namespaced,
-        // Only parents need it, and these are children and reads.
-        has_status: false,
-    })
-}

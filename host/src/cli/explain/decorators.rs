@@ -45,10 +45,8 @@ pub(super) async fn find(
     };
     let controllers = Objects::new(client.clone(), &served.api, None);
     let controllers = controllers.list(&Default::default()).await?.items;
-    Ok(controllers
-        .iter()
-        .filter_map(|it| decorator(it, object))
-        .collect())
+    let decorators = controllers.iter().filter_map(|it| decorator(it, object));
+    Ok(decorators.collect())
 }
 
 fn decorator(controller: &DynamicObject, object: &DynamicObject) -> Option<Decorator> {

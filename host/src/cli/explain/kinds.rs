@@ -38,10 +38,8 @@ pub(super) struct Kinds {
 impl Kinds {
     /// Asks the API server for every group. One that cannot be read does not hide the others.
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
-        let groups = client
-            .list_api_groups()
-            .await
-            .map_err(|error| anyhow!(words(&error)));
+        let groups = client.list_api_groups().await;
+        let groups = groups.map_err(|error| anyhow!(words(&error)));
         let groups = groups.context("cannot look up the kinds of the cluster")?.groups;
         let versions: Vec<String> = std::iter::once("v1".to_owned())
             .chain(groups.iter().flat_map(versions))

@@ -346,6 +346,7 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::records::KindRecord;
     use super::*;
 
     fn file() -> Config {
@@ -473,7 +474,8 @@ mod tests {
             annotations[format!("host.live.operator-host.dev/{name}")] = "sha256:a".into();
         }
         let definition = json!({"metadata": {"name": "things.a.dev", "annotations": annotations}});
-        KindRecords::of_one(&serde_json::from_value(definition).unwrap())
+        let definition = serde_json::from_value(definition).unwrap();
+        KindRecord::of(&definition, "host").into_iter().collect()
     }
 
     fn with_uid(object: &DynamicObject, uid: &str) -> Arc<DynamicObject> {

@@ -12,12 +12,11 @@ use operator_host_core::object::{Selector, annotation, holder_annotation, live_a
 pub(super) type GroupKind = (String, String);
 
 /// The records of all kinds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::operator) struct KindRecords(BTreeMap<GroupKind, KindRecord>);
+pub(in crate::operator) type KindRecords = BTreeMap<GroupKind, KindRecord>;
 
 /// The record of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KindRecord {
+pub(in crate::operator) struct KindRecord {
     /// The UID of the Controller that reconciles the kind, or did so last.
     pub(super) uid: String,
     /// The names of all controllers that ever did.
@@ -26,21 +25,15 @@ pub(super) struct KindRecord {
     key: String,
 }
 
-impl KindRecords {
-    /// Reads the definitions. `installation` distinguishes this host from others in the cluster.
-    pub(in crate::operator) fn of(definitions: &Reflector, installation: &str) -> Self {
-        let definitions = definitions.select(None, &Selector::default());
-        let records = definitions.iter().map(|it| KindRecord::of(it, installation));
-        Self(records.flatten().collect())
-    }
-
-    pub(super) fn get(&self, kind: &GroupKind) -> Option<&KindRecord> {
-        self.0.get(kind)
-    }
+/// Reads the definitions. `installation` distinguishes this host from others in the cluster.
+pub(super) fn read(definitions: &Reflector, installation: &str) -> KindRecords {
+    let definitions = definitions.select(None, &Selector::default());
+    let records = definitions.iter().map(|it| KindRecord::of(it, installation));
+    records.flatten().collect()
 }
 
 impl KindRecord {
-    fn of(definition: &DynamicObject, installation: &str) -> Option<(GroupKind, Self)> {
+    pub(super) fn of(definition: &DynamicObject, installation: &str) -> Option<(GroupKind, Self)> {
         let (name, key) = (definition.name_any(), holder_annotation(installation));
         let (kind, uid) = annotation(definition, &key)?.split_once('/')?;
         // A definition's name is `plural.group`.
@@ -68,13 +61,5 @@ impl KindRecord {
             "kubectl annotate crd {} {}={kind}/{uid} --overwrite",
             self.definition, self.key
         )
-    }
-}
-
-#[cfg(test)]
-impl KindRecords {
-    /// The records of this definition, for tests.
-    pub(super) fn of_one(definition: &DynamicObject) -> Self {
-        Self(KindRecord::of(definition, "host").into_iter().collect())
     }
 }

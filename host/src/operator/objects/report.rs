@@ -132,22 +132,18 @@ impl Reporter {
                 let name = object.name_any();
                 let result = match is_terminating(object) {
                     // Releasing many resources takes long.
-                    true => match removing.remove(&name) {
-                        Some(removed) if removed.is_finished() => {
-                            removed.await.unwrap_or_else(|error| Err(error.into()))
-                        }
-                        Some(removed) => {
+                    true => {
+                        let removed = removing.remove(&name).unwrap_or_else(|| {
+                            let (this, object) = (Arc::clone(&this), Arc::clone(object));
+                            let (config, records) = (Arc::clone(config), now.records.clone());
+                            tokio::spawn(async move { this.remove(&object, &config, &records).await })
+                        });
+                        if !removed.is_finished() {
                             removing.insert(name, removed);
                             continue;
                         }
-                        None => {
-                            let (this, object) = (Arc::clone(&this), Arc::clone(object));
-                            let (config, records) = (Arc::clone(config), now.records.clone());
-                            let remove = async move { this.remove(&object, &config, &records).await };
-                            removing.insert(name, tokio::spawn(remove));
-                            continue;
-                        }
-                    },
+                        removed.await.unwrap_or_else(|error| Err(error.into()))
+                    }
                     false => {
                         let is_due = |at: &Instant| at.elapsed() >= PAUSE;
                         let refused = now.refused.get(&name);
@@ -234,8 +230,14 @@ impl Reporter {
         let changes = status::events(&object.data["status"], &new.fields);
         if !changes.is_empty() {
             let events = self.events.of(&name.name, writer);
+            // Lists leave out the kind.
+            let Kind { api_version, kind } = object::kind();
+            let object = DynamicObject {
+                types: Some(TypeMeta { api_version, kind }),
+                ..object.clone()
+            };
             for (type_, reason, note) in changes {
-                events.publish(None, &typed(object), type_, reason, &note);
+                events.publish(None, &object, type_, reason, &note);
             }
         }
         debug!(controller = name.name, "wrote the status of the Controller");
@@ -292,11 +294,7 @@ impl Reporter {
         let releases = Some(OnRemoval::ReleaseFinalizers);
         let released = match ran(config, records, object) {
             _ if decorates => None,
-            Ok(read) => read
-                .configs
-                .into_iter()
-                .next()
-                .filter(|_| read.on_removal == releases),
+            Ok(mut read) => read.configs.pop().filter(|_| read.on_removal == releases),
             Err(message) => {
                 warn!(
                     controller = name.name,
@@ -342,10 +340,8 @@ fn in_turns(
 ) -> Vec<Arc<DynamicObject>> {
     let mut of_tenants = BTreeMap::<String, Vec<_>>::new();
     for object in objects {
-        of_tenants
-            .entry(tenant(&object).to_owned())
-            .or_default()
-            .push(object);
+        let own = of_tenants.entry(tenant(&object).to_owned()).or_default();
+        own.push(object);
     }
     let mut turns = Vec::new();
     for mut own in of_tenants.into_values() {
@@ -396,15 +392,6 @@ fn merge_patch(old: &Value, new: &Value) -> Value {
         (field.clone(), merge_patch(before, value))
     });
     gone.chain(changed).collect()
-}
-
-/// Returns the object with its kind, which lists leave out.
-fn typed(object: &DynamicObject) -> DynamicObject {
-    let Kind { api_version, kind } = object::kind();
-    DynamicObject {
-        types: Some(TypeMeta { api_version, kind }),
-        ..object.clone()
-    }
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ impl Facts<'_> {
     /// one has it that is behind.
     #[must_use]
     pub(super) fn and(self, other: Self) -> Self {
+        let both = self.objects.zip(other.objects);
         let is_behind = behind(self.report) < behind(other.report);
         let (report, history) = match is_behind {
             true => (other.report, other.history),
@@ -82,10 +83,7 @@ impl Facts<'_> {
             unwatched: self.unwatched.or(other.unwatched),
             held: self.held + other.held,
             unready: [self.unready, other.unready].concat(),
-            objects: self
-                .objects
-                .zip(other.objects)
-                .map(|(one, other)| (one.0 + other.0, one.1 + other.1)),
+            objects: both.map(|(one, other)| (one.0 + other.0, one.1 + other.1)),
         }
     }
 }

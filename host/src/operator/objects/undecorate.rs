@@ -47,11 +47,8 @@ pub(super) async fn undecorate(
         for place in places {
             let objects = Objects::new(client.clone(), &resource.api, place);
             let mut children = pin!(objects.all_metadata(labelled.clone()));
-            while let Some(child) = children
-                .try_next()
-                .await
-                .map_err(|error| unlisted(kind, &error))?
-            {
+            let unlisted = |error| unlisted(kind, &error);
+            while let Some(child) = children.try_next().await.map_err(unlisted)? {
                 let removal = match label(&child, GENERATED_LABEL) {
                     Some(_) => controller.rules.generated,
                     None => *removal,

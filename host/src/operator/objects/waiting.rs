@@ -17,10 +17,7 @@ pub(in crate::operator) async fn take_out(
     let may_wait = |controller: &ControllerConfig| {
         controller.is_object() && controller.definitions != DefinitionsMode::Install && !runs(controller)
     };
-    let asking = config
-        .controllers
-        .iter()
-        .filter(|controller| may_wait(controller));
+    let asking = config.controllers.iter().filter(|it| may_wait(it));
     let asked: BTreeSet<Kind> = asking.map(|controller| controller.parent.clone()).collect();
     if asked.is_empty() {
         return BTreeMap::new();

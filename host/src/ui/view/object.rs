@@ -199,12 +199,7 @@ fn unreadable(context: &Context) -> Vec<String> {
     let parents = std::iter::once((&context.config.parent, &context.caches.parents));
     let watches = parents.chain(&context.caches.children);
     let incomplete = watches.flat_map(|(kind, watches)| incomplete(kind, watches));
-    let not_served = context
-        .cluster
-        .served
-        .not_served
-        .values()
-        .map(ToString::to_string);
-    let all = incomplete.chain(not_served);
+    let not_served = context.cluster.served.not_served.values();
+    let all = incomplete.chain(not_served.map(ToString::to_string));
     all.map(|text| shorten(&text, TEXT)).collect()
 }
