@@ -183,15 +183,9 @@ fn outdated(installed: &Value, carried: &Value, name: &str, description: &Descri
     }
     let schema = |crd| definition::schema(crd, &description.parent);
     let both = schema(installed).zip(schema(carried));
-    let both = both.map(|(installed, carried)| {
-        [
-            pruned::fields(installed, carried),
-            pruned::fields(carried, installed),
-        ]
-    });
-    let [fields, more] = both
-        .unwrap_or_default()
-        .map(|fields| first_few(fields, SHOWN, ", "));
+    let lacks = |(one, other)| first_few(pruned::fields(one, other), SHOWN, ", ");
+    let fields = both.map_or_else(String::new, lacks);
+    let more = both.map_or_else(String::new, |(installed, carried)| lacks((carried, installed)));
     if !fields.is_empty() {
         let drops = format!("lacks {fields}: the API server drops these fields");
         found.push(match more.is_empty() {

@@ -224,9 +224,8 @@ impl Controllers {
         );
         self.tasks.spawn(stop.clone().run_until_cancelled_owned(compare));
         let (shared, of) = (self.shared.clone(), Arc::clone(&config));
-        let task = self
-            .tasks
-            .spawn(supervise(shared, of, live, writers, proving, stop.clone()));
+        let supervised = supervise(shared, of, live, writers, proving, stop.clone());
+        let task = self.tasks.spawn(supervised);
         Ok(Running {
             config,
             plugin,

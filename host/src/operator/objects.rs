@@ -89,10 +89,8 @@ impl Objects {
 
     /// Reports whether the Controllers are known: they have been listed, or cannot be.
     pub(super) fn are_known(&self, config: &Config) -> bool {
-        config.ceilings.is_none()
-            || self
-                .sources()
-                .all(|watch| watch.state_now() != WatchState::Starting)
+        let is_known = |watch: &Arc<Reflector>| watch.state_now() != WatchState::Starting;
+        config.ceilings.is_none() || self.sources().all(is_known)
     }
 
     /// Waits until more of them may be known.

@@ -55,11 +55,10 @@ impl<E> Source for Files<E> {
     }
 
     fn read(&self) -> anyhow::Result<Vec<Vec<u8>>> {
-        let Export {
-            certificate, client, ..
-        } = &self.export;
-        let client = client.iter().flat_map(|(certificate, key)| [certificate, key]);
-        certificate.iter().chain(client).map(|file| read(file)).collect()
+        let client = self.export.client.iter();
+        let client = client.flat_map(|(certificate, key)| [certificate, key]);
+        let files = self.export.certificate.iter().chain(client);
+        files.map(|file| read(file)).collect()
     }
 
     fn make(&self, _: &Vec<Vec<u8>>, _: Option<&E>) -> anyhow::Result<E> {
@@ -152,10 +151,8 @@ fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 fn unusable(file: &Path) -> String {
-    format!(
-        "cannot read {}, which the environment names for OTLP",
-        file.display()
-    )
+    let file = file.display();
+    format!("cannot read {file}, which the environment names for OTLP")
 }
 
 /// Used only for an endpoint that begins with `https`.

@@ -19,7 +19,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use operator_host_core::sync::lock;
 use operator_host_core::text::is_printable;
-use operator_host_telemetry::trace;
+use operator_host_telemetry::trace::{self, EXCEPTIONS, TARGET};
 
 /// A layer of the process's `tracing` subscriber.
 pub type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -44,20 +44,14 @@ const QUIET: &str = "wasmtime_wasi=warn,kube_runtime::watcher=error,kube_client:
 /// When the text is not a filter.
 pub fn filter(filter: &str) -> Result<EnvFilter, ParseError> {
     // The log does not show the exported spans, so it need not format them.
-    EnvFilter::try_new(format!(
-        "{QUIET},{}=off,{}=off,{filter}",
-        trace::TARGET,
-        trace::EXCEPTIONS
-    ))
+    EnvFilter::try_new(format!("{QUIET},{TARGET}=off,{EXCEPTIONS}=off,{filter}"))
 }
 
 /// Returns the filter of the exported log records: with exceptions, and always without the lines of the libraries that
 /// export them, each of which would be exported by more of them.
 fn filter_of_records(filter: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!(
-        "{QUIET},{}=error,{filter},{}=off,h2=off,hyper=off,hyper_util=off,tonic=off,tower=off",
-        trace::EXCEPTIONS,
-        trace::TARGET
+        "{QUIET},{EXCEPTIONS}=error,{filter},{TARGET}=off,h2=off,hyper=off,hyper_util=off,tonic=off,tower=off"
     ))
 }
 

@@ -53,10 +53,8 @@ fn not_finite(written: &str, number: f64) -> ! {
         Some(field) => format!(".{field}"),
         None => format!("[{index}]"),
     });
-    panic!(
-        "{what}{} is {number}, which JSON does not have",
-        steps.collect::<String>()
-    )
+    let path: String = steps.collect();
+    panic!("{what}{path} is {number}, which JSON does not have")
 }
 
 /// Appends to a text.

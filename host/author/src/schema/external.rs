@@ -57,10 +57,8 @@ fn headers() -> Value {
 }
 
 fn path() -> Value {
-    let mut path = text(
-        "What follows the endpoint's URL: a path, and a query if needed.",
-        2048,
-    );
+    let words = "What follows the endpoint's URL: a path, and a query if needed.";
+    let mut path = text(words, 2048);
     path["pattern"] = "^/[!-~]*$".into();
     path
 }
@@ -87,10 +85,8 @@ fn request(description: &str) -> Value {
 }
 
 fn spec() -> Value {
-    let mut endpoint = text(
-        "The name of an endpoint in the file of `operator-host egress`.",
-        63,
-    );
+    let words = "The name of an endpoint in the file of `operator-host egress`.";
+    let mut endpoint = text(words, 63);
     endpoint["pattern"] = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$".into();
     let mut every = text("When to look again, at least 5s. Default: 60s.", 32);
     every["x-kubernetes-validations"] = json!([{

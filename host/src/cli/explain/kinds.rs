@@ -113,11 +113,10 @@ impl Kinds {
         let unreadable: Vec<_> = unreadable
             .map(|(version, why)| format!("{version}: {why}"))
             .collect();
-        match unreadable.is_empty() {
-            true => anyhow!("the cluster has no kind {kind:?}"),
-            false => anyhow!(
-                "the cluster has no kind {kind:?} among those that could be read; these could not: {}",
-                unreadable.join("; ")
+        match unreadable.join("; ").as_str() {
+            "" => anyhow!("the cluster has no kind {kind:?}"),
+            unreadable => anyhow!(
+                "the cluster has no kind {kind:?} among those that could be read; these could not: {unreadable}"
             ),
         }
     }

@@ -113,15 +113,12 @@ pub(in crate::operator) fn admit(
                 refused.insert(name, why);
             }
         }
-        let read = now;
-        last.known.insert(
-            uid,
-            Known {
-                generation,
-                read,
-                allowed,
-            },
-        );
+        let known = Known {
+            generation,
+            read: now,
+            allowed,
+        };
+        last.known.insert(uid, known);
     }
     let mut config = file.clone();
     config.controllers = admitted.controllers;

@@ -72,12 +72,8 @@ impl Generator {
         let alternatives = schema["oneOf"].as_array().or(schema["anyOf"].as_array());
         let alternative = alternatives.and_then(|all| self.pick(all)).cloned();
         let chosen = alternative.as_ref().map(|chosen| &chosen["properties"]);
-        required.extend(
-            alternative
-                .iter()
-                .flat_map(|it| it["required"].as_array())
-                .flatten(),
-        );
+        let more = alternative.as_ref().and_then(|it| it["required"].as_array());
+        required.extend(more.into_iter().flatten());
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             let is_required = required.iter().any(|required| *required == name);
             let is_chosen = alternative.is_none() || is_required;
@@ -92,10 +88,8 @@ impl Generator {
         }
         if let Some(values @ Value::Object(_)) = schema.get("additionalProperties") {
             for index in 0..self.draw(2) {
-                fields.insert(
-                    format!("key-{index}"),
-                    self.within(values, depth.saturating_sub(1)),
-                );
+                let value = self.within(values, depth.saturating_sub(1));
+                fields.insert(format!("key-{index}"), value);
             }
         }
         Value::Object(fields)
