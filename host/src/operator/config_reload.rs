@@ -40,15 +40,8 @@ pub(super) struct Configurations {
     _watched: Vec<AbortOnDropHandle<()>>,
 }
 
-/// The text of a file, or why it cannot be read; `None` before the first read.
-type Text = Option<Result<Bytes, String>>;
-
-/// The contents of the files.
-#[derive(Clone, Default)]
-struct Looks {
-    config: Text,
-    keys: Text,
-}
+/// The texts of the configuration and of the keys, or why they cannot be read; `None` before the first read.
+type Looks = [Option<Result<Bytes, String>>; 2];
 
 impl Configurations {
     /// Returns the configuration to use.
@@ -71,21 +64,20 @@ impl Follower {
         self.metrics.config_reloaded("taken");
         let (looks, changes) = watch::channel(Looks::default());
         let looks = Arc::new(looks);
-        let watch = |file: &Path, limit: usize, set: fn(&mut Looks, Text)| {
+        let keys = self.keys.as_ref().map(|file| (file, KEYS_LIMIT));
+        let files = std::iter::once((&self.file, LIMIT)).chain(keys).enumerate();
+        let watched = files.map(|(place, (file, limit))| {
             let looks = Arc::clone(&looks);
-            watch_file(WatchedFile::plain(file.to_owned(), limit), None, move |look| {
+            watch_file(WatchedFile::plain(file.clone(), limit), None, move |look| {
                 let text = match look {
                     Look::New(found) => Ok(found.bytes.unwrap_or_default()),
                     Look::Trouble(reason) => Err(reason),
                     Look::Same | Look::Unsettled => return,
                 };
-                looks.send_modify(|looks| set(looks, Some(text)));
+                looks.send_modify(|looks| looks[place] = Some(text));
             })
-        };
-        let mut watched = vec![watch(&self.file, LIMIT, |looks, text| looks.config = text)];
-        if let Some(keys) = &self.keys {
-            watched.push(watch(keys, KEYS_LIMIT, |looks, text| looks.keys = text));
-        }
+        });
+        let watched = watched.collect();
         let (sender, receiver) = watch::channel(Arc::new(first));
         tokio::spawn(self.run(changes, sender));
         Configurations {
@@ -133,9 +125,10 @@ impl Follower {
 
     /// Returns `None` before all files have been read once.
     fn read(&self, looks: &Looks) -> Option<Result<Config, String>> {
-        let text = looks.config.as_ref()?;
+        let [text, keys] = looks;
+        let text = text.as_ref()?;
         let keys = match &self.keys {
-            Some(file) => Some((file, looks.keys.as_ref()?)),
+            Some(file) => Some((file, keys.as_ref()?)),
             None => None,
         };
         let read = || -> Result<Config, String> {
