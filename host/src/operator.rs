@@ -30,7 +30,6 @@ use operator_host_cluster::client::Connection;
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::memory_limit::Memory;
-use operator_host_config::webhook::WebhookConfig;
 use operator_host_config::{Config, parse_size};
 use operator_host_delivery::reload::PluginSources;
 use operator_host_engine::reconcile::proof_key::ProofKey;
@@ -169,19 +168,10 @@ pub async fn run(
     let leadership = Leadership::start(election, &connection, &identity, "operator-host", &instruments)?;
     let events = leadership.events().clone();
     let webhook_targets = Arc::<WebhookTargets>::default();
-    if let Some(config) = config.webhook.clone() {
-        let config = WebhookConfig {
-            client_ca: given.client_ca,
-            ..config
-        };
-        operator_host_webhook::start(
-            config,
-            memory.webhook(),
-            Arc::clone(&webhook_targets),
-            instruments.clone(),
-            stop.clone(),
-        )
-        .await?;
+    if let Some(mut webhook) = config.webhook.clone() {
+        webhook.client_ca = given.client_ca;
+        let (memory, targets) = (memory.webhook(), Arc::clone(&webhook_targets));
+        operator_host_webhook::start(webhook, memory, targets, instruments.clone(), stop.clone()).await?;
     }
     let running = Arc::<RunningControllers>::default();
     if let (Some(address), Some(journal)) = (given.ui_addr, &instruments.journal) {
@@ -209,27 +199,19 @@ pub async fn run(
         watches,
         events: events.clone(),
         writers: leadership.factory().clone(),
-        webhook_targets: Arc::clone(&webhook_targets),
+        webhook_targets,
         running,
         instruments: instruments.clone(),
         watched: watched.subscribe(),
         namespaces: Arc::default(),
     };
     let (decided, decisions) = watch::channel(Decided::default());
-    let reporter = Reporter {
-        client: client.clone(),
-        writers: leadership.factory().clone(),
-        instruments: instruments.clone(),
-        events: events.clone(),
-        running: Arc::clone(&shared.running),
-    };
-    let reporting = tokio::spawn(reporter.run(decisions));
+    let reporting = tokio::spawn(Reporter(shared.clone()).run(decisions));
     let follower = Follower {
         file: given.config,
         keys: given.signature_keys,
         memory,
-        metrics: Arc::clone(&instruments.metrics),
-        health: Arc::clone(&instruments.health),
+        instruments: instruments.clone(),
     };
     let start = config.clone();
     let configurations = follower.start(config);

@@ -124,10 +124,10 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
             if let Some(config) = &config {
                 configuration(&plugin, config, &mut report);
             }
-            let allowed = controller.map_or_else(
-                || Allowed::all_of(plugin.description()),
-                |controller| Allowed::by(controller.clone()),
-            );
+            let allowed = match controller {
+                Some(controller) => Allowed::by(controller.clone()),
+                None => Allowed::all_of(plugin.description()),
+            };
             samples(&plugin, &args, &allowed, &mut report).await?;
         }
         Err(error) => {

@@ -67,9 +67,8 @@ impl Inputs {
         let at_hand = at_hand.filter(|object| object["kind"] == "CustomResourceDefinition");
         let own = description.definition();
         let definitions: Arc<[Value]> = own.iter().chain(at_hand).cloned().collect();
-        let crd = own
-            .as_ref()
-            .or_else(|| definition::of_kind(&*definitions, parent));
+        let of_kind = || definition::of_kind(&*definitions, parent);
+        let crd = own.as_ref().or_else(of_kind);
         let schema = crd.and_then(|crd| definition::schema(crd, parent));
         let mut resources = Resources::default();
         let (mut parents, mut wrong) = (Vec::new(), Vec::new());

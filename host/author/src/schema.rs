@@ -37,18 +37,13 @@ pub enum Document {
 /// # Errors
 /// Never at present.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let schema = match args.document {
-        Document::Request => schema_for!(CommandInput),
-        Document::Response => schema_for!(CommandOutput),
-        Document::Controller => return print(&controller::definition()),
-        Document::External => return print(&external::definition()),
+    let text = match args.document {
+        Document::Request => serde_json::to_string_pretty(&schema_for!(CommandInput))? + "\n",
+        Document::Response => serde_json::to_string_pretty(&schema_for!(CommandOutput))? + "\n",
+        Document::Controller => serde_saphyr::to_string(&controller::definition())?,
+        Document::External => serde_saphyr::to_string(&external::definition())?,
     };
-    println!("{}", serde_json::to_string_pretty(&schema)?);
-    Ok(())
-}
-
-fn print(definition: &Value) -> Result<(), Failure> {
-    print!("{}", serde_saphyr::to_string(definition)?);
+    print!("{text}");
     Ok(())
 }
 

@@ -118,16 +118,12 @@ async fn explain(
     let kinds = Kinds::read(client).await?;
     let served = kinds.find(kind)?;
     let resource = &served.api;
-    let of = Kind {
-        api_version: resource.api_version.clone(),
-        kind: resource.kind.clone(),
-    };
+    let of = Kind::new(&*resource.api_version, &*resource.kind);
     if let Some(problem) = names::problem(&of, name) {
         return Err(anyhow!("{name:?} cannot be a name: {problem}"));
     }
-    let namespace = served
-        .is_namespaced
-        .then(|| namespace.unwrap_or(client.default_namespace()));
+    let namespace = namespace.unwrap_or(client.default_namespace());
+    let namespace = served.is_namespaced.then_some(namespace);
     let kind = kind_in_words(&resource.group, &resource.kind).into_owned();
     let parent = match Objects::new(client.clone(), resource, namespace).get(name).await {
         Ok(parent) => parent,
@@ -275,10 +271,8 @@ fn state(parent: &DynamicObject, is_ours: bool) -> Vec<String> {
         (None, Some(_)) => "The host has written a status.".to_owned(),
     });
     if is_terminating(parent) {
-        state.push(format!(
-            "It is being deleted. Its finalizers: {}.",
-            parent.finalizers().join(", ")
-        ));
+        let finalizers = parent.finalizers().join(", ");
+        state.push(format!("It is being deleted. Its finalizers: {finalizers}."));
     }
     if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
         state.push(format!("It is paused by the annotation {PAUSED_ANNOTATION}."));

@@ -14,8 +14,7 @@ use operator_host_config::trust::{KEYS_LIMIT, Keys};
 use operator_host_config::{Config, ConfigError};
 use operator_host_delivery::reload::watch_file;
 use operator_host_delivery::source::{Look, WatchedFile};
-use operator_host_instruments::health::Health;
-use operator_host_telemetry::metrics::Metrics;
+use operator_host_instruments::Instruments;
 
 /// Bytes that a configuration may have.
 const LIMIT: usize = 4 << 20;
@@ -28,10 +27,8 @@ pub(super) struct Follower {
     pub keys: Option<PathBuf>,
     /// The memory that a call of each controller must fit into.
     pub memory: Memory,
-    /// Counts the accepted and the refused configurations.
-    pub metrics: Arc<Metrics>,
-    /// Reports a refused configuration.
-    pub health: Arc<Health>,
+    /// Counts the accepted and the refused configurations, and reports a refused one.
+    pub instruments: Instruments,
 }
 
 /// The configurations read from one file: the one in use, and each valid one after it.
@@ -61,7 +58,7 @@ impl Configurations {
 impl Follower {
     /// Starts to follow the files. `first` is the configuration that was read at the start.
     pub(super) fn start(self, first: Config) -> Configurations {
-        self.metrics.config_reloaded("taken");
+        self.instruments.metrics.config_reloaded("taken");
         let (looks, changes) = watch::channel(Looks::default());
         let looks = Arc::new(looks);
         let keys = self.keys.as_ref().map(|file| (file, KEYS_LIMIT));
@@ -93,25 +90,19 @@ impl Follower {
             match self.read(&looks).transpose() {
                 Ok(None) => {}
                 Ok(Some(config)) => {
-                    self.health.configuration(None);
+                    self.instruments.health.configuration(None);
                     let again = refused.take().is_some();
-                    let is_changed = sender.send_if_modified(|current| {
-                        let is_changed = **current != config;
-                        if is_changed {
-                            *current = Arc::new(config);
-                        }
-                        is_changed
-                    });
-                    if is_changed {
-                        self.metrics.config_reloaded("taken");
+                    if **sender.borrow() != config {
+                        sender.send_replace(Arc::new(config));
+                        self.instruments.metrics.config_reloaded("taken");
                     } else if again {
                         info!(file = %self.file.display(), "the configuration file matches the configuration in use again");
                     }
                 }
                 Err(reason) => {
                     if refused.as_ref() != Some(&reason) {
-                        self.metrics.config_reloaded("refused");
-                        self.health.configuration(Some(reason.clone()));
+                        self.instruments.metrics.config_reloaded("refused");
+                        self.instruments.health.configuration(Some(reason.clone()));
                         error!("the configuration is refused, the previous one stays in use: {reason}");
                     }
                     refused = Some(reason);

@@ -83,13 +83,11 @@ impl<'a> Preview<'a> {
     /// Returns how generated Secrets are recognized: by the key, or by the label when the key is missing or the user
     /// may not read it, which is usual. That is safe because nothing is written here.
     async fn proof(&self) -> SecretProof<'_> {
-        match self.proof_key.load(None).await {
-            Ok(_) => self.proof_key.proof(),
-            Err(error) => {
-                debug!("treating every Secret with the label of a generated one as generated: {error}");
-                SecretProof::Label
-            }
-        }
+        let Err(error) = self.proof_key.load(None).await else {
+            return self.proof_key.proof();
+        };
+        debug!("treating every Secret with the label of a generated one as generated: {error}");
+        SecretProof::Label
     }
 
     /// Whether the parents are namespaced.

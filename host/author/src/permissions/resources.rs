@@ -48,10 +48,8 @@ impl Resources {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let group = text(&spec["group"]);
         for version in spec["versions"].as_array().into_iter().flatten() {
-            let kind = Kind {
-                api_version: format!("{group}/{}", text(&version["name"])),
-                kind: text(&spec["names"]["kind"]),
-            };
+            let api_version = format!("{group}/{}", text(&version["name"]));
+            let kind = Kind::new(api_version, text(&spec["names"]["kind"]));
             let resource = Resource {
                 group: group.clone(),
                 plural: text(&spec["names"]["plural"]),

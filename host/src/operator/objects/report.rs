@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+use kube::ResourceExt as _;
 use kube::core::{DynamicObject, TypeMeta};
-use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -17,18 +17,15 @@ use super::all;
 use super::records::KindRecords;
 use super::status::{self, FIRST, Facts, without_conversion};
 use super::undecorate::undecorate;
-use crate::ui::RunningControllers;
+use crate::supervisor::Shared;
 use crate::uninstall::Uninstall;
 use operator_host_cluster::cache::Reflector;
-use operator_host_cluster::client::WriterFactory;
 use operator_host_cluster::discovery::{Discovery, controllers};
-use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::object::{self, FINALIZER, OnRemoval};
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_contract::Kind;
 use operator_host_core::object::{NamespacedName, is_terminating};
-use operator_host_instruments::Instruments;
 
 /// How often to look whether a status is outdated.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -53,13 +50,7 @@ pub(in crate::operator) struct Decided {
 }
 
 /// Writes what the Controllers show.
-pub(in crate::operator) struct Reporter {
-    pub(in crate::operator) client: Client,
-    pub(in crate::operator) writers: WriterFactory,
-    pub(in crate::operator) instruments: Instruments,
-    pub(in crate::operator) events: Events,
-    pub(in crate::operator) running: Arc<RunningControllers>,
-}
+pub(in crate::operator) struct Reporter(pub(in crate::operator) Shared);
 
 impl Reporter {
     /// Keeps the statuses up to date. Ends with the sender.
@@ -81,9 +72,9 @@ impl Reporter {
             let objects = in_turns(all(watch), &written);
             written.retain(|name, _| now.generations.contains_key(name));
             settled.retain(|name, _| now.refused.contains_key(name));
-            let checks = this.instruments.health.ready().into_iter();
+            let checks = this.0.instruments.health.ready().into_iter();
             let checks: BTreeMap<_, _> = checks.map(|check| (check.name, check.result)).collect();
-            let reports = this.instruments.health.plugins().into_iter();
+            let reports = this.0.instruments.health.plugins().into_iter();
             let reports: BTreeMap<_, _> = reports.map(|it| (it.controller.clone(), it)).collect();
             // The controllers of each Controller, by its name.
             let mut parts = BTreeMap::<&str, Vec<&ControllerConfig>>::new();
@@ -96,14 +87,14 @@ impl Reporter {
                 let each = of.map(|part| {
                     let id = &part.id;
                     let check = |of: &str| checks.get(&format!("{of}/{id}")).cloned();
-                    let running = this.running.named(id);
+                    let running = this.0.running.named(id);
                     let unready = running.as_ref().map(|it| it.state.first_unready(FIRST));
                     let unready = unready.unwrap_or_default().into_iter();
                     let controller = check("controller");
                     Facts {
                         plugin: check("plugin"),
                         report: reports.get(id),
-                        history: this.instruments.health.history_of(id).unwrap_or_default(),
+                        history: this.0.instruments.health.history_of(id).unwrap_or_default(),
                         held: running.as_ref().map_or(0, |it| it.state.held()),
                         unready: unready
                             .map(|(object, why)| (part.parent.kind.clone(), object, why))
@@ -121,7 +112,7 @@ impl Reporter {
             let start = Instant::now();
             let mut is_behind = false;
             for object in &objects {
-                if !this.writers.term().leads() {
+                if !this.0.writers.term().leads() {
                     break;
                 }
                 // Those who have not had a turn may have waited for long.
@@ -190,7 +181,7 @@ impl Reporter {
     /// Counts the objects of a controller that has its first lists, and those of them that are not Ready. After a start it has to look
     /// at each of them first.
     fn objects(&self, controller: &ControllerConfig) -> Option<(u64, u64)> {
-        let context = self.running.named(&controller.id)?;
+        let context = self.0.running.named(&controller.id)?;
         let total = context.caches.parent_count() as u64;
         let counts = context.observer.parents.counts();
         let ready = |status| counts.get(&("Ready", status)).copied().unwrap_or(0);
@@ -212,7 +203,7 @@ impl Reporter {
         }
         let name = NamespacedName::of(object);
         let resource = controllers();
-        let writer = self.writers.writer(None)?;
+        let writer = self.0.writers.writer(None)?;
         let client = ResourceClient::new(&writer, &resource);
         if new.runs && !has_finalizer {
             let body = finalizers(object, |others| others.push(FINALIZER.to_owned()));
@@ -229,7 +220,7 @@ impl Reporter {
         written.insert(name.name.clone(), Instant::now());
         let changes = status::events(&object.data["status"], &new.fields);
         if !changes.is_empty() {
-            let events = self.events.of(&name.name, writer);
+            let events = self.0.events.of(&name.name, writer);
             // Lists leave out the kind.
             let Kind { api_version, kind } = object::kind();
             let object = DynamicObject {
@@ -258,8 +249,8 @@ impl Reporter {
             )
         };
         for controller in ran(config, records, object).map_err(stays)?.configs {
-            let writer = self.writers.writer(controller.service_account.as_ref())?;
-            let deleted = undecorate(&self.client, &writer, &self.kinds(), config, &controller).await;
+            let writer = self.0.writers.writer(controller.service_account.as_ref())?;
+            let deleted = undecorate(&self.0.client, &writer, &self.kinds(), config, &controller).await;
             let deleted = deleted.map_err(stays)?;
             info!(
                 controller = controller.id,
@@ -270,7 +261,7 @@ impl Reporter {
     }
 
     fn kinds(&self) -> Discovery {
-        Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics))
+        Discovery::new(self.0.client.clone(), Arc::clone(&self.0.instruments.metrics))
     }
 
     /// Lets a Controller go that has stopped.
@@ -303,10 +294,10 @@ impl Reporter {
                 None
             }
         };
-        let writer = self.writers.writer(None)?;
+        let writer = self.0.writers.writer(None)?;
         if let Some(controller) = released {
             let uninstall = Uninstall {
-                client: self.client.clone(),
+                client: self.0.client.clone(),
                 writer: writer.clone(),
                 kinds: self.kinds(),
                 config,
