@@ -15,15 +15,14 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
+use crate::supervisor::Shared;
 use operator_host_cluster::cache::Reflector;
-use operator_host_cluster::discovery::Discovery;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Description;
 use operator_host_core::crd::definition::{self, is_served, versions};
 use operator_host_core::object::{NamespacedName, first_few};
 use operator_host_delivery::changes::sleep_or_never;
 use operator_host_delivery::registry::Live;
-use operator_host_instruments::health::Health;
 use operator_host_rollout::definitions::installed;
 use operator_host_runtime::fair::Member;
 use operator_host_schema::pruned;
@@ -33,22 +32,14 @@ const RETRY: Duration = Duration::from_secs(10);
 /// The number of fields that a message lists.
 const SHOWN: usize = 5;
 
-/// How the cluster is asked.
-pub(super) struct Asking {
-    pub(super) client: Client,
-    pub(super) kinds: Arc<Discovery>,
-    /// The turns in which the host's rights are reviewed.
-    pub(super) reviews: Arc<Member>,
-}
-
 /// Compares each live version with the configuration, and with the definition whenever that changes. The API server reviews a right
-/// once while it is there; tenants take turns with that.
+/// once while it is there; tenants take turns with that, by `reviews`.
 pub(super) async fn follow(
     config: Arc<ControllerConfig>,
     mut live: watch::Receiver<Live>,
-    asking: Asking,
+    shared: Shared,
+    reviews: Arc<Member>,
     definitions: Arc<Reflector>,
-    health: Arc<Health>,
     mut troubles: [watch::Receiver<Option<Arc<str>>>; 2],
 ) {
     let changed = Arc::new(Notify::new());
@@ -66,12 +57,12 @@ pub(super) async fn follow(
         let plugin = live.borrow_and_update().plugin().cloned();
         let description = plugin.map(|plugin| plugin.description().clone());
         let (mut found, mut retry) = match &description {
-            Some(description) => disagreements(&config, description, &asking.client).await,
+            Some(description) => disagreements(&config, description, &shared.client).await,
             None => (Vec::new(), None),
         };
         if !may_release && description.is_some_and(|description| description.finalizer) {
-            let _turn = asking.reviews.acquire(1).await;
-            match can_release(&config, &asking).await {
+            let _turn = reviews.acquire(1).await;
+            match can_release(&config, &shared).await {
                 Some(Ok(())) => may_release = true,
                 Some(Err(lack)) => {
                     found.push(lack);
@@ -85,7 +76,7 @@ pub(super) async fn follow(
             for trouble in &mut troubles {
                 all.extend(trouble.borrow_and_update().as_deref().map(str::to_owned));
             }
-            health.disagrees(&config.id, all.clone());
+            shared.instruments.health.disagrees(&config.id, all.clone());
             for news in all.iter().filter(|message| !logged.contains(*message)) {
                 warn!(controller = config.name, "{news}");
             }
@@ -133,8 +124,8 @@ async fn disagreements(
 
 /// Returns whether the host could remove its finalizer in a namespace that is being deleted, which takes along the RoleBindings in
 /// it, or why not; `None` without an answer.
-async fn can_release(config: &ControllerConfig, asking: &Asking) -> Option<Result<(), String>> {
-    let resource = asking.kinds.resolve(&config.parent).await.ok()?;
+async fn can_release(config: &ControllerConfig, shared: &Shared) -> Option<Result<(), String>> {
+    let resource = shared.kinds.resolve(&config.parent).await.ok()?;
     let plural = &resource.api.plural;
     let attributes = ResourceAttributes {
         group: Some(resource.api.group.clone()),
@@ -149,7 +140,7 @@ async fn can_release(config: &ControllerConfig, asking: &Asking) -> Option<Resul
         },
         ..SelfSubjectAccessReview::default()
     };
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(asking.client.clone());
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(shared.client.clone());
     // Every user may ask. Without an answer there is nothing to say.
     let answer = reviews.create(&PostParams::default(), &review).await.ok()?;
     if !resource.namespaced || answer.status.is_none_or(|status| status.allowed) {

@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use super::agreement::{self, Asking};
+use super::agreement;
 use crate::supervisor::{ControllerWriters, Shared, supervise};
 use operator_host_cluster::cache::{CachePolicy, KeepPolicy, Reflector};
 use operator_host_cluster::client::{ClientError, Pace, Writer};
@@ -213,13 +213,9 @@ impl Controllers {
         let compare = agreement::follow(
             Arc::clone(&config),
             live.clone(),
-            Asking {
-                client: self.shared.client.clone(),
-                kinds: Arc::clone(&self.shared.kinds),
-                reviews: self.reviews.named(config.tenant()),
-            },
+            self.shared.clone(),
+            self.reviews.named(config.tenant()),
             Arc::clone(&self.slot_parts.definitions),
-            Arc::clone(health),
             [installer.trouble(), record.trouble()],
         );
         self.tasks.spawn(stop.clone().run_until_cancelled_owned(compare));
