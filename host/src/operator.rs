@@ -130,14 +130,8 @@ pub async fn run(
     instruments: Instruments,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Setup {
-        options: given,
-        config,
-        memory,
-        compile_memory,
-        level,
-        identity,
-    } = setup;
+    let (given, config, memory) = (setup.options, setup.config, setup.memory);
+    let identity = setup.identity;
     let options = EngineOptions {
         concurrency: MAX_TURNS,
         memory: memory.calls(),
@@ -153,7 +147,7 @@ pub async fn run(
     let cache = folder.map(|folder| Cache::open(folder, cache_size)).transpose();
     // If it cannot be used, the host starts without one.
     let cache = cache.inspect_err(|error| warn!("the compiled-plugin cache is disabled: {error}"));
-    let compiler = Compiler::Subprocess(Subprocess::this_program(compile_memory));
+    let compiler = Compiler::Subprocess(Subprocess::this_program(setup.compile_memory));
     let runtime = Runtime::with(options, compiler, cache.unwrap_or_default())?;
     let writable = given.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
     let config_maps_root = RootFolder::new(writable.join("config-maps"), identity.clone());
@@ -235,7 +229,7 @@ pub async fn run(
     let mut controllers = Controllers::new(slot_parts, shared, watched, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
-        () = follow(&mut controllers, configurations, of_cluster, &level, &start, &instruments.health) => {}
+        () = follow(&mut controllers, configurations, of_cluster, &setup.level, &start, &instruments.health) => {}
         () = connection.keep_asking(client) => {}
     }
     reporting.abort();

@@ -25,13 +25,9 @@ pub struct Args {
 /// When the file of endpoints is invalid, or the cluster cannot be reached.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = EndpointsConfig::load(&args.endpoints).map_err(Failure::usage)?;
-    let Process {
-        telemetry,
-        connection,
-        identity,
-        stop,
-        ..
-    } = Process::start("operator-host-egress", &args.process, config.log.as_deref()).await?;
+    let log = config.log.as_deref();
+    let process = Process::start("operator-host-egress", &args.process, log).await?;
+    let telemetry = process.telemetry;
     info!(
         version = env!("CARGO_PKG_VERSION"),
         endpoints = config.endpoints.len(),
@@ -39,7 +35,15 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         "starting operator-host egress"
     );
     let (file, instruments) = (args.endpoints, telemetry.instruments.clone());
-    let ran = operator_host_egress::run(file, &config, &identity, connection, instruments, stop).await;
+    let ran = operator_host_egress::run(
+        file,
+        &config,
+        &process.identity,
+        process.connection,
+        instruments,
+        process.stop,
+    )
+    .await;
     ran.map_err(|error| match error {
         EgressError::File(_) => Failure::usage(error),
         EgressError::Client(error) => error.into(),

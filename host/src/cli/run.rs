@@ -63,13 +63,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .map_or_else(|| compile_memory(memory.process), bytes);
     let fits = memory.check(&config);
     fits.map_err(|reason| Failure::Usage(anyhow::anyhow!("{}: {reason}", options.config.display())))?;
-    let Process {
-        telemetry,
-        level,
-        connection,
-        identity,
-        stop,
-    } = Process::start("operator-host", &args.process, config.log.as_deref()).await?;
+    let process = Process::start("operator-host", &args.process, config.log.as_deref()).await?;
+    let telemetry = process.telemetry;
     info!(
         version = env!("CARGO_PKG_VERSION"),
         controllers = config.controllers.len(),
@@ -102,10 +97,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         config,
         memory,
         compile_memory,
-        level,
-        identity,
+        level: process.level,
+        identity: process.identity,
     };
-    operator::run(setup, connection, instruments, stop).await?;
+    operator::run(setup, process.connection, instruments, process.stop).await?;
     if let Some(recorder) = recorder {
         recorder.finish().await;
     }
