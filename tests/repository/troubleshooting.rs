@@ -7,7 +7,7 @@ use std::fs;
 use super::release::sources;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 27] = [
+const BEFORE: [&str; 28] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -17,6 +17,7 @@ const BEFORE: [&str; 27] = [
     "Reason::new(\"",
     "EventType::Normal,\"",
     "EventType::Warning,\"",
+    "warn(parent,\"",
     "reason:\"",
     "EVENT:&str=\"",
     "FIELD_CONTESTED:&str=\"",

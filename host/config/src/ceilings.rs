@@ -7,7 +7,7 @@
 //! decides what is in it: the place binds a team to its entry.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
@@ -18,8 +18,8 @@ use super::{ControllerConfig, DEFAULT_CONCURRENCY, DEFAULT_WRITES, DefinitionsMo
 use crate::location::Location;
 use operator_host_contract::Kind;
 use operator_host_core::child_rules::Allow;
-use operator_host_core::namespaces::NamespacePatterns;
-use operator_host_core::written_path::WrittenPath;
+use operator_host_core::field_path::WrittenPath;
+use operator_host_core::namespaces::{NamespacePatterns, has_match};
 use operator_host_runtime::Limits;
 
 /// The shortest interval of reconciles without a change, and the shortest delay before a retry.
@@ -99,18 +99,9 @@ pub struct KindsOfGroups {
 
 impl Kinds {
     /// Reports whether a kind is among them.
-    #[must_use]
     pub fn contains(&self, kind: &Kind) -> bool {
-        let any = |texts: &BTreeSet<String>, text: &str| {
-            texts
-                .iter()
-                .cloned()
-                .collect::<NamespacePatterns>()
-                .contains(text)
-        };
-        self.0
-            .iter()
-            .any(|entry| any(&entry.api_groups, kind.group()) && any(&entry.kinds, &kind.kind))
+        let mut all = self.0.iter();
+        all.any(|it| has_match(&it.api_groups, kind.group()) && has_match(&it.kinds, &kind.kind))
     }
 }
 
@@ -149,7 +140,6 @@ fn as_in_controllers<'de, R: Deserialize<'de>, T: From<R>, D: Deserializer<'de>>
 }
 
 /// Returns the entry that is for a controller of the cluster, and its place in the file.
-#[must_use]
 pub fn entry_for<'a>(all: &'a [Ceilings], controller: &ControllerConfig) -> Option<(usize, &'a Ceilings)> {
     all.iter().enumerate().find(|(_, entry)| {
         (entry.names.is_empty() || entry.names.contains(&controller.name))
@@ -207,7 +197,6 @@ fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<WrittenPath>,
 
 impl Ceilings {
     /// Returns the namespaces of ConfigMaps with plugins. `home` is the host's own.
-    #[must_use]
     pub fn config_maps(&self, home: &str) -> NamespacePatterns {
         match self.config_maps.is_empty() && self.registries.is_empty() && !self.files {
             true => NamespacePatterns::from_iter([home.to_owned()]),
@@ -218,9 +207,7 @@ impl Ceilings {
     fn has_source(&self, plugin: &Location) -> bool {
         match plugin {
             // See `Config::is_at`.
-            Location::ConfigMap(key) => self
-                .config_maps
-                .contains(key.namespace.as_deref().unwrap_or_default()),
+            Location::ConfigMap(key) => self.config_maps.contains(key.namespace.as_deref().unwrap_or("")),
             Location::Registry { .. } => self.registries.contains(&repository(plugin)),
             Location::File(_) => self.files,
         }
@@ -249,12 +236,8 @@ impl Ceilings {
         if let Some(field) = fields.find(|field| !is_allowed(field)) {
             return Err(beyond(&format!("the field {field}"), "fields"));
         }
-        if let Some(kind) = controller
-            .rules
-            .children
-            .keys()
-            .find(|kind| !self.children.contains(kind))
-        {
+        let mut children = controller.rules.children.keys();
+        if let Some(kind) = children.find(|kind| !self.children.contains(kind)) {
             return Err(beyond(&format!("the child kind {kind}"), "children"));
         }
         if let Some(kind) = controller.reads.iter().find(|kind| !self.reads.contains(kind)) {
@@ -266,12 +249,8 @@ impl Ceilings {
             return Err(beyond(&format!("the namespace {pattern:?}"), "otherNamespaces"));
         }
         if let Location::File(file) = &controller.plugin {
-            let name: PathBuf = file
-                .strip_prefix(folder)
-                .into_iter()
-                .flat_map(Path::components)
-                .collect();
-            if !matches!(name.components().collect::<Vec<_>>()[..], [Component::Normal(_)]) {
+            let name = file.strip_prefix(folder).into_iter().flat_map(Path::components);
+            if !matches!(name.collect::<Vec<_>>()[..], [Component::Normal(_)]) {
                 return Err(
                     "the plugin's file must be in the folder of plugins: give its name only".to_owned(),
                 );
@@ -284,10 +263,8 @@ impl Ceilings {
         }
         match &controller.service_account {
             Some(account) if !self.service_accounts.contains(&account.to_string()) => {
-                return Err(beyond(
-                    &format!("the ServiceAccount {account}"),
-                    "serviceAccounts",
-                ));
+                let what = format!("the ServiceAccount {account}");
+                return Err(beyond(&what, "serviceAccounts"));
             }
             None if !self.service_accounts.is_empty() => {
                 return Err(format!(
@@ -303,10 +280,8 @@ impl Ceilings {
             return Err(beyond(&format!("`allow` with {allow:?}"), "allow"));
         }
         if controller.decorates.is_none() && !self.definitions.contains(&controller.definitions) {
-            return Err(beyond(
-                &format!("`definitions: {:?}`", controller.definitions).to_lowercase(),
-                "definitions",
-            ));
+            let what = format!("`definitions: {:?}`", controller.definitions).to_lowercase();
+            return Err(beyond(&what, "definitions"));
         }
         self.check_limits(entry, controller)
     }
@@ -317,20 +292,17 @@ impl Ceilings {
     /// # Errors
     /// Which ceiling does not allow it.
     pub fn check_number(&self, entry: usize, tenant: &str, all: usize, own: usize) -> Result<(), String> {
-        let (most, field, whose) = match own < self.controllers_per_namespace {
-            false => {
-                let whose = match tenant {
-                    "" => "whose plugins are in no tenant's namespace".to_owned(),
-                    tenant => format!("whose plugins are in the namespace {tenant}"),
-                };
-                (self.controllers_per_namespace, "controllersPerNamespace", whose)
-            }
-            true if all < self.controllers => return Ok(()),
-            true => (
-                self.controllers,
-                "controllers",
-                "that this entry is for".to_owned(),
-            ),
+        let (most, field, whose) = if own >= self.controllers_per_namespace {
+            let whose = match tenant {
+                "" => "whose plugins are in no tenant's namespace".to_owned(),
+                tenant => format!("whose plugins are in the namespace {tenant}"),
+            };
+            (self.controllers_per_namespace, "controllersPerNamespace", whose)
+        } else if all >= self.controllers {
+            let whose = "that this entry is for".to_owned();
+            (self.controllers, "controllers", whose)
+        } else {
+            return Ok(());
         };
         Err(format!(
             "there are already {most} Controllers {whose}, which is the most that `ceilings[{entry}].{field}` of the host's \
@@ -340,19 +312,16 @@ impl Ceilings {
 
     fn check_limits(&self, entry: &str, controller: &ControllerConfig) -> Result<(), String> {
         let (given, largest) = (&controller.limits, &self.limits);
-        let bytes =
-            |field, given: usize, largest: usize| (field, given > largest, size(given), size(largest));
-        let number = |field, given: usize, largest: usize| {
-            (field, given > largest, given.to_string(), largest.to_string())
-        };
-        let time = |field, given: Duration, largest: Duration| {
-            (
-                field,
-                given > largest,
-                format!("{given:?}"),
-                format!("{largest:?}"),
-            )
-        };
+        fn at_most<T: Copy + PartialOrd>(
+            field: &'static str,
+            [given, largest]: [T; 2],
+            shown: impl Fn(T) -> String,
+        ) -> (&'static str, bool, [String; 2]) {
+            (field, given > largest, [given, largest].map(shown))
+        }
+        let bytes = |field, given: usize, largest| at_most(field, [given, largest], size);
+        let number = |field, given: usize, largest| at_most(field, [given, largest], |it| it.to_string());
+        let time = |field, given: Duration, largest| at_most(field, [given, largest], |it| format!("{it:?}"));
         let (writes, most) = (&controller.writes, &self.writes);
         let all = [
             bytes("limits.memory", given.memory, largest.memory),
@@ -366,7 +335,7 @@ impl Ceilings {
             time("limits.deadline", given.deadline, largest.deadline),
             time("limits.compile", given.compile, largest.compile),
         ];
-        if let Some((field, _, given, largest)) = all.into_iter().find(|(_, is_beyond, ..)| *is_beyond) {
+        if let Some((field, _, [given, largest])) = all.into_iter().find(|(_, is_beyond, _)| *is_beyond) {
             return Err(format!(
                 "`{field}` is {given}; `{entry}.{field}` of the host's configuration allows at most {largest}"
             ));

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use operator_host_contract::Kind;
+use operator_host_core::field_path::{Step, WrittenPath};
 use operator_host_core::object::{Selector, secret};
-use operator_host_core::written_path::{Step, WrittenPath};
 
 /// Which objects a controller decorates, and which of their changes concern it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,6 @@ pub(super) const MAX_KINDS: usize = 8;
 const MAX_ID: usize = 63;
 
 /// Returns a kind in all its versions, such as `Deployment.apps` or `Namespace`.
-#[must_use]
 pub fn named(kind: &Kind) -> String {
     match kind.group() {
         "" => kind.kind.clone(),
@@ -33,9 +32,6 @@ pub fn named(kind: &Kind) -> String {
 }
 
 /// Returns what tells the controller for a further kind apart from the others.
-///
-/// # Errors
-/// When it is too long.
 pub(super) fn id(controller: &str, kind: &Kind) -> Result<String, String> {
     let id = format!("{controller}.{}", named(kind).to_lowercase());
     match id.len() <= MAX_ID {
@@ -69,20 +65,12 @@ impl RawDecorated {
     }
 
     /// Validates the kind and the selector.
-    ///
-    /// # Errors
-    /// With the field.
     pub(super) fn validate(self, watch_status: bool) -> Result<Decorates, (&'static str, String)> {
         if let Some(why) = refused(&self.kind()) {
             return Err(("kind", why));
         }
-        let wrong = |why| {
-            (
-                "selector",
-                format!("{:?} is not a label selector: {why}", self.selector),
-            )
-        };
-        let selector = Selector::of(&self.selector).map_err(wrong)?;
+        let wrong = |why| format!("{:?} is not a label selector: {why}", self.selector);
+        let selector = Selector::of(&self.selector).map_err(|why| ("selector", wrong(why)))?;
         if selector.selects_all() {
             let why = "an empty selector would select every object of the cluster: name a label that the objects have";
             return Err(("selector", why.to_owned()));
@@ -100,7 +88,7 @@ impl RawDecorated {
 /// Parses the path of a field that a plugin may set.
 fn field(text: &str) -> Result<WrittenPath, String> {
     let path: WrittenPath = text.parse()?;
-    let names = path.steps().iter().map(|step| match step {
+    let names = path.steps.iter().map(|step| match step {
         Step::Field(name) => name.as_str(),
         Step::Element(_) => "",
     });

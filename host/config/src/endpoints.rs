@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::leadership::{DEFAULT_LEASE, LeadershipConfig, LeadershipMode};
+use super::reference::split;
 use super::values::{AtMost, Label, Text, Value, yaml};
 use super::{ConfigError, ServiceAccount, read};
 use operator_host_core::namespaces::NamespacePatterns;
@@ -197,21 +198,19 @@ impl EndpointsConfig {
             let (at, mut endpoint) = (entry.referenced, entry.value);
             let wrong = |message: String| super::values::invalid(file, at, message);
             if endpoints.iter().any(|other| other.name == endpoint.name) {
-                return Err(wrong(format!(
-                    "there is already an endpoint named {:?}",
-                    endpoint.name
-                )));
+                let name = &endpoint.name;
+                return Err(wrong(format!("there is already an endpoint named {name:?}")));
             }
             if endpoint.timeout >= longest {
-                return Err(wrong(format!(
-                    "`timeout` of endpoint {:?} ({:?}) must be shorter than {longest:?}{}",
-                    endpoint.name,
-                    endpoint.timeout,
-                    match leadership.mode {
-                        LeadershipMode::None => "",
-                        LeadershipMode::Single =>
-                            ", which `lease.duration` less `lease.renewDeadline` leaves: another replica sends after that",
+                let Endpoint { name, timeout, .. } = &endpoint;
+                let why = match leadership.mode {
+                    LeadershipMode::None => "",
+                    LeadershipMode::Single => {
+                        ", which `lease.duration` less `lease.renewDeadline` leaves: another replica sends after that"
                     }
+                };
+                return Err(wrong(format!(
+                    "`timeout` of endpoint {name:?} ({timeout:?}) must be shorter than {longest:?}{why}"
                 )));
             }
             let folder = file.parent().unwrap_or(Path::new(""));
@@ -333,23 +332,15 @@ impl Value for Url {
                 (host, port.strip_prefix(':'))
             }
             Some(_) => return wrong("it has no address between its brackets"),
-            None => match authority.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, None),
-            },
+            None => split(authority, ':'),
         };
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
         if host.is_empty() || !host.bytes().all(is_name) {
             return wrong("it needs a host");
         }
         let port = match port.map(str::parse::<u16>) {
-            None => {
-                if tls {
-                    443
-                } else {
-                    80
-                }
-            }
+            None if tls => 443,
+            None => 80,
             Some(Ok(port)) if port > 0 => port,
             Some(_) => return wrong("its port is not a number from 1 to 65535"),
         };
@@ -364,7 +355,6 @@ impl Value for Url {
 
 impl Url {
     /// Returns the host and the port, as a request names them.
-    #[must_use]
     pub fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
@@ -382,7 +372,6 @@ impl fmt::Display for Url {
 
 impl Method {
     /// Returns HTTP's name.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -417,7 +406,6 @@ impl Value for Network {
 
 impl Network {
     /// Reports whether an address is one of these. One of IPv4 in IPv6 is the same address.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let shift = 128 - self.bits;
         let start = |address: u128| address.checked_shr(shift).unwrap_or(0);

@@ -18,10 +18,6 @@ pub const ENDPOINT_LABEL: &str = "operator-host.dev/endpoint";
 pub const MAX_VALUES: usize = 16 << 10;
 
 /// Returns the kind.
-#[must_use]
 pub fn kind() -> Kind {
-    Kind {
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: KIND.to_owned(),
-    }
+    Kind::new(format!("{GROUP}/{VERSION}"), KIND)
 }

@@ -40,14 +40,11 @@ impl Identity {
     }
 
     /// Whether the bundle is a signature of this identity for an artifact with these bytes.
-    #[must_use]
     pub fn signed(&self, bundle: &str, artifact: &[u8]) -> bool {
         let policy = VerificationPolicy::any_identity().require_issuer(&*self.issuer);
         let verified = || {
-            let (bundle, root) = (
-                Bundle::from_json(bundle).ok()?,
-                TrustedRoot::from_json(&self.root).ok()?,
-            );
+            let bundle = Bundle::from_json(bundle).ok()?;
+            let root = TrustedRoot::from_json(&self.root).ok()?;
             verify(artifact, &bundle, &policy, &root).ok()
         };
         // The policy has verified everything but the name.

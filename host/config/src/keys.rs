@@ -27,7 +27,6 @@ impl fmt::Debug for PublicKey {
 impl PublicKey {
     /// Parses PEM as written by `openssl pkey -pubout` and `cosign public-key`, or the base64 of the key, with or
     /// without its envelope.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.contains("-----BEGIN") {
             let der = SubjectPublicKeyInfoDer::from_pem_slice(text.as_bytes()).ok()?;
@@ -38,14 +37,12 @@ impl PublicKey {
 
     /// Takes the bytes of a key, with or without its envelope.
     /// `None` when they are no key.
-    #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let is_key = |algorithm| ParsedPublicKey::new(algorithm, bytes).is_ok();
         ALGORITHMS.into_iter().any(is_key).then(|| Self(bytes.to_vec()))
     }
 
     /// Whether this key signed these bytes.
-    #[must_use]
     pub fn verifies(&self, bytes: &[u8], signature: &[u8]) -> bool {
         let mut keys = ALGORITHMS
             .iter()
@@ -59,7 +56,6 @@ pub struct SigningKey(Ed25519KeyPair);
 
 impl SigningKey {
     /// Parses PEM as written by `openssl genpkey -algorithm ed25519`.
-    #[must_use]
     pub fn parse(pem: &[u8]) -> Option<Self> {
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem).ok()?;
         Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der())
@@ -68,13 +64,11 @@ impl SigningKey {
     }
 
     /// Signs the bytes.
-    #[must_use]
     pub fn sign(&self, bytes: &[u8]) -> Vec<u8> {
         self.0.sign(bytes).as_ref().to_vec()
     }
 
     /// Returns an ID of the key for users; no decision depends on it.
-    #[must_use]
     pub fn id(&self) -> String {
         Digest::of(self.0.public_key().as_ref()).to_string()
     }

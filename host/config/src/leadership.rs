@@ -97,12 +97,11 @@ impl TryFrom<RawLease> for LeadershipConfig {
     type Error = String;
 
     fn try_from(raw: RawLease) -> Result<Self, String> {
+        let or = |given: Option<Text<Duration>>, default| given.map_or(default, |it| it.0);
         let timing = Timing {
-            duration: raw.duration.map_or(DEFAULT_TIMING.duration, |it| it.0),
-            renew_deadline: raw
-                .renew_deadline
-                .map_or(DEFAULT_TIMING.renew_deadline, |it| it.0),
-            retry_period: raw.retry_period.map_or(DEFAULT_TIMING.retry_period, |it| it.0),
+            duration: or(raw.duration, DEFAULT_TIMING.duration),
+            renew_deadline: or(raw.renew_deadline, DEFAULT_TIMING.renew_deadline),
+            retry_period: or(raw.retry_period, DEFAULT_TIMING.retry_period),
         };
         if let Some(problem) = problem(&timing) {
             return Err(problem);

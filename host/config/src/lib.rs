@@ -151,7 +151,6 @@ pub struct ServiceAccount {
 
 impl ServiceAccount {
     /// Returns the account's user name in Kubernetes.
-    #[must_use]
     pub fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
@@ -165,39 +164,33 @@ impl std::fmt::Display for ServiceAccount {
 
 impl ControllerConfig {
     /// Reports whether it comes from a Controller in the cluster.
-    #[must_use]
     pub const fn is_object(&self) -> bool {
         self.uid.is_some()
     }
 
     /// Reports whether an object with these labels is one of its parents. What a controller of the host has made is never decorated:
     /// two controllers that decorate each other's children would make more and more.
-    #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let decorates = self.decorates.as_ref();
         decorates.is_none_or(|it| it.selector.matches(labels) && !labels.contains_key(CONTROLLER_LABEL))
     }
 
     /// Returns the finalizer that the controller sets on its parents.
-    #[must_use]
     pub fn finalizer(&self) -> String {
         finalizer(&self.name)
     }
 
     /// Reports whether a finalizer is the controller's.
-    #[must_use]
     pub fn owns_finalizer(&self, finalizer: &str) -> bool {
         finalizer == self.finalizer()
     }
 
     /// Reports whether a finalizer is that of another controller of this host, or of this one under another name.
-    #[must_use]
     pub fn is_finalizer_of_another(&self, finalizer: &str) -> bool {
         finalizer.starts_with(FINALIZERS) && !self.owns_finalizer(finalizer)
     }
 
     /// Returns the field manager of everything that the controller applies.
-    #[must_use]
     pub fn field_manager(&self) -> String {
         format!("{FIELD_MANAGER_PREFIX}{}", self.name)
     }
@@ -205,7 +198,6 @@ impl ControllerConfig {
     /// Returns with whom the controller shares what tenants have in equal parts: the namespace of its plugin's ConfigMap, which
     /// decides who delivers the plugin; of another plugin, that of the account that writes its children. Empty for those of the
     /// host itself.
-    #[must_use]
     pub fn tenant(&self) -> &str {
         match (&self.plugin, &self.service_account) {
             (Location::ConfigMap(key), _) => key.namespace.as_deref().unwrap_or_default(),
@@ -215,7 +207,6 @@ impl ControllerConfig {
     }
 
     /// Returns for which parents, and by which rules, the controller makes children.
-    #[must_use]
     pub fn scope(&self) -> Scope<'_> {
         Scope {
             controller: &self.name,
@@ -225,29 +216,22 @@ impl ControllerConfig {
     }
 
     /// Warns about entries that allow more than an administrator may expect.
-    #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let every = self.rules.other_namespaces.has_every().then(|| {
-            format!(
-                "{}: `otherNamespaces` has the pattern `*`, which includes kube-system and the host's own namespace",
-                self.name
-            )
-        });
-        every.into_iter().collect()
+        let (name, every) = (&self.name, self.rules.other_namespaces.has_every());
+        let warning = format!(
+            "{name}: `otherNamespaces` has the pattern `*`, which includes kube-system and the host's own namespace"
+        );
+        every.then_some(warning).into_iter().collect()
     }
 
     /// Returns what a plugin makes or reads and the controller does not allow, each with its consequence.
-    #[must_use]
     pub fn disallows(&self, description: &Description) -> Vec<String> {
         let makes = description.makes.iter();
-        let makes = makes
-            .filter(|kind| !self.rules.children.contains_key(kind))
-            .map(|kind| {
-                format!("the plugin creates {kind}, which is not in `children`: such a child is refused, and one that exists stays as it is")
-            });
-        let reads = description.reads.iter();
+        let makes = makes.filter(|kind| !self.rules.children.contains_key(kind)).map(|kind| {
+            format!("the plugin creates {kind}, which is not in `children`: such a child is refused, and one that exists stays as it is")
+        });
+        let reads = description.reads.iter().filter(|kind| !self.reads.contains(kind));
         let reads = reads
-            .filter(|kind| !self.reads.contains(kind))
             .map(|kind| format!("the plugin reads {kind}, which is not in `reads`: such a need is refused"));
         makes.chain(reads).collect()
     }
@@ -257,7 +241,6 @@ impl ControllerConfig {
 const FINALIZERS: &str = "operator-host.dev/";
 
 /// Returns the finalizer that the controller of this name sets on its parents.
-#[must_use]
 pub fn finalizer(controller: &str) -> String {
     format!("{FINALIZERS}{controller}")
 }
@@ -313,7 +296,6 @@ pub enum ConfigError {
 impl Config {
     /// Returns where the host looks for the objects of a kind: in its namespaces; or everywhere (`None`), as for a kind that is not
     /// namespaced.
-    #[must_use]
     pub fn places(&self, namespaced: bool) -> Vec<Option<&str>> {
         match namespaced && !self.namespaces.is_empty() {
             true => self.namespaces.iter().map(|it| Some(it.as_str())).collect(),

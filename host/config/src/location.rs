@@ -36,7 +36,6 @@ pub struct ConfigMapKey {
 
 impl ConfigMapKey {
     /// Returns where the host puts the files of this ConfigMap, relative to the folder of all of them.
-    #[must_use]
     pub fn folder(&self) -> PathBuf {
         // No namespace has such a name.
         Path::new(self.namespace.as_deref().unwrap_or("_own")).join(&self.name)
@@ -55,7 +54,6 @@ impl fmt::Display for ConfigMapKey {
 
 impl Location {
     /// Returns the file, unless the plugin comes from a registry or through the API server.
-    #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(file) => Some(file),
@@ -64,7 +62,6 @@ impl Location {
     }
 
     /// Returns the name for messages: that of the file without its folder, or the reference.
-    #[must_use]
     pub fn name(&self) -> String {
         match self {
             Self::File(file) => Path::new(file.file_name().unwrap_or(file.as_os_str()))

@@ -27,32 +27,27 @@ pub struct Memory {
 
 impl Memory {
     /// Uses the limit that the user gave, or otherwise that of the container or the machine.
-    #[must_use]
     pub fn of_process(given: Option<usize>) -> Self {
         let process = given.or_else(container::memory).unwrap_or(usize::MAX);
         Self { process }
     }
 
     /// Returns the bytes that all plugin calls together may use.
-    #[must_use]
     pub const fn calls(&self) -> usize {
         self.process / CALLS_PART
     }
 
     /// Returns the bytes that callers of the webhook can make the host hold.
-    #[must_use]
     pub const fn webhook(&self) -> usize {
         self.process / WEBHOOK_PART
     }
 
     /// Returns the bytes that the files of plugins may take while they are compiled.
-    #[must_use]
     pub const fn files(&self) -> usize {
         self.process / FILES_PART
     }
 
     /// Returns the bytes of recorded calls that wait to be written.
-    #[must_use]
     pub const fn records(&self) -> usize {
         self.process / RECORDS_PART
     }
@@ -72,10 +67,8 @@ impl Memory {
     /// # Errors
     /// The first controller whose call does not fit, and what to do.
     pub fn check(&self, config: &Config) -> Result<(), String> {
-        config
-            .controllers
-            .iter()
-            .try_for_each(|controller| self.check_one(controller))
+        let mut controllers = config.controllers.iter();
+        controllers.try_for_each(|controller| self.check_one(controller))
     }
 
     /// Checks that a single call of this controller fits.

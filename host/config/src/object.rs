@@ -31,12 +31,8 @@ const MAX_ITEMS: usize = 100;
 pub(super) const MAX_LENGTH: usize = 1024;
 
 /// Returns the kind.
-#[must_use]
 pub fn kind() -> Kind {
-    Kind {
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: KIND.to_owned(),
-    }
+    Kind::new(format!("{GROUP}/{VERSION}"), KIND)
 }
 
 /// What a Controller says besides the entry of `controllers`.
@@ -113,10 +109,9 @@ impl Config {
         uid: &str,
         spec: &Map<String, Value>,
     ) -> Result<ControllerObject, String> {
-        let (own, mut entry): (Map<_, _>, Map<_, _>) = spec
-            .clone()
-            .into_iter()
-            .partition(|(field, _)| OWN_FIELDS.contains(&field.as_str()));
+        let fields_of_spec = spec.clone().into_iter();
+        let (own, mut entry): (Map<_, _>, Map<_, _>) =
+            fields_of_spec.partition(|(field, _)| OWN_FIELDS.contains(&field.as_str()));
         let named = entry.insert("name".to_owned(), name.into());
         if named.is_some_and(|named| named != name) {
             return Err(format!(
@@ -161,25 +156,16 @@ fn fields<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, String> 
 }
 
 /// Returns the JSON Schema of a Controller's `spec`, made of the types that read it.
-#[must_use]
 pub fn spec_schema() -> Schema {
     let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
     let mut schema = SchemaGenerator::new(settings.clone()).into_root_schema_for::<RawController>();
     let own = SchemaGenerator::new(settings).into_root_schema_for::<RawObject>();
-    let properties = schema
-        .ensure_object()
-        .get_mut("properties")
-        .and_then(Value::as_object_mut);
     let own = own.get("properties").and_then(Value::as_object);
-    if let (Some(properties), Some(own)) = (properties, own) {
+    if let (Some(Value::Object(properties)), Some(own)) = (schema.get_mut("properties"), own) {
         properties.extend(own.clone());
     }
     // The object's own name stands for it.
-    if let Some(required) = schema
-        .ensure_object()
-        .get_mut("required")
-        .and_then(Value::as_array_mut)
-    {
+    if let Some(Value::Array(required)) = schema.get_mut("required") {
         required.retain(|field| field != "name");
     }
     let mut schema = schema.to_value();

@@ -50,7 +50,7 @@ pub enum StageObjects {
 }
 
 /// Default of [`StageConfig::wait`].
-pub(super) const DEFAULT_STAGE_WAIT: Duration = Duration::from_secs(60);
+const DEFAULT_STAGE_WAIT: Duration = Duration::from_secs(60);
 
 /// Whether a new version is proved before it becomes live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -126,9 +126,9 @@ impl TryFrom<RawStage> for StageConfig {
             },
             (None, None, Some(selector)) => StageObjects::Labeled(selector.0),
             _ => {
-                let message =
+                let why =
                     "a stage has one of `objects` (at least 1), `percent` (from 1 to 100) and `selector`";
-                return Err(message.to_owned());
+                return Err(why.to_owned());
             }
         };
         let wait = raw.wait.map_or(DEFAULT_STAGE_WAIT, |it| it.0);

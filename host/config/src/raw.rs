@@ -203,11 +203,8 @@ impl TryFrom<RawChild> for Child {
     type Error = String;
 
     fn try_from(raw: RawChild) -> Result<Self, String> {
-        let kind = Kind {
-            api_version: raw.api_version,
-            kind: raw.kind,
-        };
-        Ok(Self(ValidKind::try_from(kind)?.0, raw.on_removal))
+        let ValidKind(kind) = Kind::new(raw.api_version, raw.kind).try_into()?;
+        Ok(Self(kind, raw.on_removal))
     }
 }
 
@@ -237,10 +234,8 @@ impl RawConfig {
             registry: Arc::new(self.registry.settings(here)),
         };
         let mut controllers: Vec<ControllerConfig> = Vec::new();
-        let Some(listed) = self
-            .controllers
-            .or_else(|| self.ceilings.is_some().then(Vec::new))
-        else {
+        let without = || self.ceilings.is_some().then(Vec::new);
+        let Some(listed) = self.controllers.or_else(without) else {
             let message = "`controllers` is missing: list controllers, or set `ceilings` to run the Controllers of the cluster";
             return Err(invalid(file, Location::UNKNOWN, message));
         };
@@ -261,11 +256,8 @@ impl RawConfig {
                     controller.name
                 )));
             }
-            let same = |other: &&ControllerConfig| {
-                other.parent.group() == controller.parent.group()
-                    && other.parent.kind == controller.parent.kind
-            };
-            if let Some(other) = controllers.iter().find(same) {
+            let mut others = controllers.iter();
+            if let Some(other) = others.find(|other| other.parent.is_version_of(&controller.parent)) {
                 return Err(wrong(format!(
                     "the controller {:?} already reconciles {}: a kind can have one controller only",
                     other.name, controller.parent.kind
@@ -294,69 +286,74 @@ impl RawConfig {
 /// A kind, and what a Controller that decorates says of it.
 type Parent = (Kind, Option<Decorates>);
 
+/// A field, and what is wrong with it.
+type Wrong = (String, String);
+
+fn wrong<T>(field: impl Into<String>, why: impl Into<String>) -> Result<T, Wrong> {
+    Err((field.into(), why.into()))
+}
+
 impl RawController {
     /// Validates what its single values do not show; `definitions` is the default of its field. Returns one controller, or one for
     /// each kind that it decorates.
-    ///
-    /// # Errors
-    /// With the field.
     pub(super) fn validate(
         mut self,
         places: &Places,
         definitions: DefinitionsMode,
-    ) -> Result<Vec<ControllerConfig>, (String, String)> {
+    ) -> Result<Vec<ControllerConfig>, Wrong> {
         let parents = self.parents()?;
         let decorates = parents.iter().any(|(_, decorates)| decorates.is_some());
         if !decorates && self.watch_status {
-            let message = "only a controller that decorates may watch the status of its parents";
-            return Err(("watchStatus".to_owned(), message.to_owned()));
+            let why = "only a controller that decorates may watch the status of its parents";
+            return wrong("watchStatus", why);
         }
         if decorates && self.definitions.is_some_and(|it| it != DefinitionsMode::Ignore) {
-            let message = "the definitions of what is decorated are not the plugin's: leave this out";
-            return Err(("definitions".to_owned(), message.to_owned()));
+            let why = "the definitions of what is decorated are not the plugin's: leave this out";
+            return wrong("definitions", why);
         }
         if decorates && self.proving.has_stages() {
-            let message = "a version that decorates cannot be staged: the condition Ready of its objects, if they have one, says nothing \
-                           about it";
-            return Err(("proving.stages".to_owned(), message.to_owned()));
+            let why = "a version that decorates cannot be staged: the condition Ready of its objects, if they have one, says nothing \
+                       about it";
+            return wrong("proving.stages", why);
         }
         let mut children = BTreeMap::new();
         let mut known = BTreeMap::<(String, String), Kind>::new();
         let mut generated = Removal::Retain;
         for (index, Child(kind, removal)) in self.children.into_iter().enumerate() {
+            let field = format!("children[{index}]");
             // What is outside of the cluster is a child like any other.
-            if let Some(message) = is_no_object(&kind).filter(|_| kind != external::kind()) {
-                return Err((format!("children[{index}]"), message));
+            if let Some(why) = is_no_object(&kind).filter(|_| kind != external::kind()) {
+                return wrong(field, why);
             }
             if secret::is_secret_kind(&kind) {
                 generated = removal.unwrap_or(Removal::Retain);
             }
-            let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));
             let any_version = (kind.group().to_owned(), kind.kind.clone());
             if let Some(other) = known.insert(any_version, kind.clone()) {
-                let message = match other == kind {
+                let why = match other == kind {
                     true => format!("{kind} is listed twice under `children`"),
                     false => format!(
                         "{kind} and {other} are versions of the same kind: list under `children` only the one that the plugin makes"
                     ),
                 };
-                return Err((format!("children[{index}]"), message));
+                return wrong(field, why);
             }
             if decorates && parents.iter().any(|(parent, _)| kind.is_version_of(parent)) {
-                let message = format!(
+                let why = format!(
                     "{kind} is the kind that it decorates, so its children could get children: decorate another"
                 );
-                return Err((format!("children[{index}]"), message));
+                return wrong(field, why);
             }
+            let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));
             children.insert(kind, removal);
         }
         let max = self.backoff.max.map_or(DEFAULT_BACKOFF.max, |it| it.0);
         let initial = self.backoff.initial;
         let initial = initial.map_or(DEFAULT_BACKOFF.initial.min(max), |it| it.0);
         if initial > max {
-            let message =
+            let why =
                 format!("`backoff.initial` ({initial:?}) must not be longer than `backoff.max` ({max:?})");
-            return Err(("backoff.initial".to_owned(), message));
+            return wrong("backoff.initial", why);
         }
         let name = self.name.0.0;
         let mut parents = parents.into_iter().enumerate();
@@ -409,44 +406,42 @@ impl RawController {
     }
 
     /// Takes the kind of its own, or the kinds that it decorates: at least one.
-    fn parents(&mut self) -> Result<Vec<Parent>, (String, String)> {
+    fn parents(&mut self) -> Result<Vec<Parent>, Wrong> {
         let decorated = std::mem::take(&mut self.decorates);
-        let is_kind = |field: &str, kind: &Kind| match is_no_object(kind) {
-            Some(message) => Err((field.to_owned(), message)),
-            None => Ok(()),
-        };
-        let parent = match (self.parent.take(), decorated.is_empty()) {
-            (None, false) => None,
-            (Some(parent), true) => Some(parent.0),
+        match (self.parent.take(), decorated.is_empty()) {
+            (None, false) => {}
+            (Some(ValidKind(parent)), true) => {
+                if let Some(why) = is_no_object(&parent) {
+                    return wrong("parent", why);
+                }
+                if is_built_in(parent.group()) {
+                    let why = format!(
+                        "{parent} is a kind of Kubernetes itself, whose objects others write: `parent` must be a custom resource"
+                    );
+                    return wrong("parent", why);
+                }
+                return Ok(vec![(parent, None)]);
+            }
             (Some(_), false) => {
-                let message = "a controller either reconciles a kind of its own (`parent`) or decorates others: leave one out";
-                return Err(("decorates".to_owned(), message.to_owned()));
+                let why = "a controller either reconciles a kind of its own (`parent`) or decorates others: leave one out";
+                return wrong("decorates", why);
             }
-            (None, true) => return Err(("parent".to_owned(), "name the kind of custom resource".to_owned())),
-        };
-        if let Some(parent) = parent {
-            is_kind("parent", &parent)?;
-            if is_built_in(parent.group()) {
-                let message = format!(
-                    "{parent} is a kind of Kubernetes itself, whose objects others write: `parent` must be a custom resource"
-                );
-                return Err(("parent".to_owned(), message));
-            }
-            return Ok(vec![(parent, None)]);
+            (None, true) => return wrong("parent", "name the kind of custom resource"),
         }
         if decorated.len() > MAX_KINDS {
-            let message = format!("a Controller decorates at most {MAX_KINDS} kinds: apply another one");
-            return Err(("decorates".to_owned(), message));
+            let why = format!("a Controller decorates at most {MAX_KINDS} kinds: apply another one");
+            return wrong("decorates", why);
         }
         let mut kinds = BTreeSet::new();
         for (index, it) in decorated.iter().enumerate() {
             let field = format!("decorates[{index}]");
-            let kind = ValidKind::try_from(it.kind())
-                .map_err(|why| (format!("{field}.kind"), why))?
-                .0;
-            is_kind(&field, &kind)?;
+            let kind = ValidKind::try_from(it.kind());
+            let ValidKind(kind) = kind.map_err(|why| (format!("{field}.kind"), why))?;
+            if let Some(why) = is_no_object(&kind) {
+                return wrong(field, why);
+            }
             if !kinds.insert(decorates::named(&kind)) {
-                return Err((field, format!("{kind} is listed twice")));
+                return wrong(field, format!("{kind} is listed twice"));
             }
         }
         let parents = decorated.into_iter().enumerate().map(|(index, it)| {

@@ -34,7 +34,6 @@ pub enum Version {
 
 impl Reference {
     /// Returns the name of another manifest in the same repository.
-    #[must_use]
     pub fn at(&self, digest: Digest) -> Self {
         Self {
             version: Version::Digest(digest),
@@ -43,7 +42,6 @@ impl Reference {
     }
 
     /// Returns the tag, unless the reference names a digest.
-    #[must_use]
     pub fn tag(&self) -> Option<&str> {
         match &self.version {
             Version::Tag(tag) => Some(tag),
@@ -64,20 +62,14 @@ impl FromStr for Reference {
             )
         };
         let rest = text.strip_prefix(SCHEME).unwrap_or(text);
-        let (registry, path) = rest
-            .split_once('/')
-            .ok_or_else(|| wrong("it has no repository"))?;
+        let (registry, Some(path)) = split(rest, '/') else {
+            return Err(wrong("it has no repository"));
+        };
         if !is_registry(registry) {
             return Err(wrong(&format!("{registry:?} is not a registry's host and port")));
         }
-        let (path, digest) = match path.split_once('@') {
-            Some((path, digest)) => (path, Some(digest)),
-            None => (path, None),
-        };
-        let (repository, tag) = match path.split_once(':') {
-            Some((repository, tag)) => (repository, Some(tag)),
-            None => (path, None),
-        };
+        let (path, digest) = split(path, '@');
+        let (repository, tag) = split(path, ':');
         if !is_repository(repository) {
             return Err(wrong(&format!(
                 "{repository:?} is not a repository: expected lower-case letters, digits, '.', '_', '-' and '/'"
@@ -87,11 +79,11 @@ impl FromStr for Reference {
             return Err(wrong(&format!("{tag:?} is not a tag")));
         }
         let version = match (tag, digest) {
-            (_, Some(digest)) if digest.starts_with("sha256:") => digest
-                .parse()
-                .map(Version::Digest)
-                .map_err(|()| wrong(&format!("{digest:?} is not a SHA-256 digest")))?,
-            (_, Some(digest)) => return Err(wrong(&format!("{digest:?} is not a SHA-256 digest"))),
+            (_, Some(digest)) => {
+                let parsed = Some(digest).filter(|digest| digest.starts_with("sha256:"));
+                let parsed = parsed.and_then(|digest| digest.parse().ok());
+                Version::Digest(parsed.ok_or_else(|| wrong(&format!("{digest:?} is not a SHA-256 digest")))?)
+            }
             (Some(tag), None) => Version::Tag(tag.to_owned()),
             (None, None) => return Err(wrong("it has neither a tag nor a digest")),
         };
@@ -123,8 +115,15 @@ impl fmt::Display for Version {
     }
 }
 
+/// Returns what is before a sign, and what is after it, if there is one.
+pub(super) fn split(text: &str, sign: char) -> (&str, Option<&str>) {
+    match text.split_once(sign) {
+        Some((before, after)) => (before, Some(after)),
+        None => (text, None),
+    }
+}
+
 /// Whether the text is a host name, an IPv4 address or an IPv6 address in brackets, with or without a port.
-#[must_use]
 pub fn is_registry(text: &str) -> bool {
     if let Some(rest) = text.strip_prefix('[') {
         let Some((address, port)) = rest.split_once(']') else {
@@ -133,10 +132,7 @@ pub fn is_registry(text: &str) -> bool {
         return address.parse::<std::net::Ipv6Addr>().is_ok()
             && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
     }
-    let (host, port) = match text.split_once(':') {
-        Some((host, port)) => (host, Some(port)),
-        None => (text, None),
-    };
+    let (host, port) = split(text, ':');
     let is_label = |label: &str| {
         !label.is_empty()
             && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
@@ -151,25 +147,18 @@ fn is_port(text: &str) -> bool {
 }
 
 /// Whether the text is the path of a repository.
-#[must_use]
 pub fn is_repository(text: &str) -> bool {
     let is_part = |part: &str| {
         let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-        ends(part.chars().next())
-            && ends(part.chars().last())
-            && part
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
+        let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
+        ends(part.chars().next()) && ends(part.chars().last()) && part.chars().all(is_inner)
     };
     text.len() <= MAX_REPOSITORY && text.split('/').all(is_part)
 }
 
 fn is_tag(text: &str) -> bool {
-    text.len() <= MAX_TAG
-        && text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    let is_inner = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    text.len() <= MAX_TAG && text.chars().all(is_inner) && !text.is_empty() && !text.starts_with(['.', '-'])
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use operator_host_core::child_rules::{ChildRules, Removal};
 use operator_host_runtime::Limits;
 
 /// Returns the configuration of a controller of Shops with children of several kinds.
-#[must_use]
 pub fn config() -> ControllerConfig {
     ControllerConfig {
         name: "shop".into(),

@@ -30,11 +30,9 @@ pub struct Key {
 
 impl Key {
     /// Whether its signatures are accepted for a controller.
-    #[must_use]
     pub fn signs_for(&self, controller: &str) -> bool {
-        self.controllers
-            .as_ref()
-            .is_none_or(|controllers| controllers.contains(controller))
+        let controllers = self.controllers.as_ref();
+        controllers.is_none_or(|all| all.contains(controller))
     }
 }
 
@@ -105,10 +103,8 @@ impl Keys {
             let message = "`keys` must name at least one key: without one every plugin would be refused";
             return Err(invalid(file, raw.keys.referenced, message));
         }
-        let root = raw
-            .trusted_root
-            .map(|root| trusted_root(file, &root))
-            .transpose()?;
+        let root = raw.trusted_root.map(|root| trusted_root(file, &root));
+        let root = root.transpose()?;
         let mut keys: Vec<Key> = Vec::new();
         for raw in raw.keys.value {
             let (at, raw) = (raw.referenced, raw.value);
@@ -140,17 +136,12 @@ impl Keys {
     }
 
     /// Returns the keys that sign for a controller.
-    #[must_use]
     pub fn of(&self, controller: &str) -> Vec<Key> {
-        self.0
-            .iter()
-            .filter(|key| key.signs_for(controller))
-            .cloned()
-            .collect()
+        let keys = self.0.iter().filter(|key| key.signs_for(controller));
+        keys.cloned().collect()
     }
 
     /// Returns all keys.
-    #[must_use]
     pub fn all(&self) -> Vec<Key> {
         self.0.clone()
     }
@@ -208,13 +199,9 @@ impl Config {
         // read.
         let folder_of = |path: &Path| path.parent().unwrap_or(Path::new("")).join(".").canonicalize();
         let places = [folder_of(keys), keys.canonicalize()];
-        let files = self
-            .controllers
-            .iter()
-            .filter_map(|controller| controller.plugin.file());
-        for file in files {
+        for file in self.controllers.iter().filter_map(|it| it.plugin.file()) {
             let folder = file.parent().unwrap_or(Path::new(""));
-            let beside = |place: &std::io::Result<std::path::PathBuf>| match (place, folder_of(file)) {
+            let beside = |place: &std::io::Result<PathBuf>| match (place, folder_of(file)) {
                 (Ok(place), Ok(folder)) => place.starts_with(folder),
                 _ => false,
             };

@@ -53,12 +53,10 @@ impl<'de, const MOST: usize> Deserialize<'de> for AtMost<MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match usize::deserialize(deserializer)? {
             number if (1..=MOST).contains(&number) => Ok(Self(number)),
-            number if MOST == usize::MAX => {
-                Err(D::Error::custom(format!("it must be at least 1, not {number}")))
-            }
-            number => Err(D::Error::custom(format!(
-                "it must be from 1 to {MOST}, not {number}"
-            ))),
+            number => Err(D::Error::custom(match MOST {
+                usize::MAX => format!("it must be at least 1, not {number}"),
+                _ => format!("it must be from 1 to {MOST}, not {number}"),
+            })),
         }
     }
 }
@@ -98,10 +96,8 @@ impl FromStr for ServiceAccount {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
-                Ok(Self {
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                })
+                let (namespace, name) = (namespace.to_owned(), name.to_owned());
+                Ok(Self { namespace, name })
             }
             _ => Err(format!(
                 "{text:?} is not a ServiceAccount: expected `namespace/name`"
@@ -151,7 +147,6 @@ pub(super) fn invalid(file: &Path, at: Location, message: impl Into<String>) -> 
 }
 
 /// Parses bytes, more than 0, with or without one of the units Ki, Mi and Gi; returns `None` for any other text.
-#[must_use]
 pub fn parse_size(text: &str) -> Option<usize> {
     let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
     let unit = match unit {
@@ -177,11 +172,8 @@ pub(super) fn size(bytes: usize) -> String {
 pub(super) fn yaml<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
     serde_saphyr::from_str(text).map_err(|error| {
         let message = error.without_snippet().to_string();
-        invalid(
-            file,
-            error.location().unwrap_or(Location::UNKNOWN),
-            in_plain_words(&message),
-        )
+        let at = error.location().unwrap_or(Location::UNKNOWN);
+        invalid(file, at, in_plain_words(&message))
     })
 }
 

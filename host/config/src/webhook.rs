@@ -54,7 +54,6 @@ pub enum WebhookTarget {
 
 impl WebhookTarget {
     /// Returns the `clientConfig` of a webhook at a path of the host, without an authority.
-    #[must_use]
     pub fn client_config(&self, path: &str) -> serde_json::Value {
         match self {
             Self::Service {
@@ -111,10 +110,8 @@ impl WebhookConfig {
     /// Returns the same with paths that start at a folder.
     pub(super) fn relative_to(mut self, folder: &Path) -> Self {
         let authority = self.reach.as_mut().and_then(|reach| reach.authority.as_mut());
-        for path in [&mut self.certificate, &mut self.key]
-            .into_iter()
-            .chain(authority)
-        {
+        let files = [&mut self.certificate, &mut self.key].into_iter();
+        for path in files.chain(authority) {
             *path = folder.join(&path);
         }
         self
@@ -144,15 +141,12 @@ struct Url(WebhookTarget);
 impl Value for Url {
     fn parse(text: &str) -> Result<Self, String> {
         parse_url(text).map(Self).ok_or_else(|| {
-            format!(
-                "{text:?} is not the URL of a webhook: expected a value such as `https://10.0.0.1:8443`, without a path"
-            )
+            format!("{text:?} is not the URL of a webhook: expected a value such as `https://10.0.0.1:8443`, without a path")
         })
     }
 }
 
 /// Parses `namespace/name` or `namespace/name:port`.
-#[must_use]
 pub fn parse_service(text: &str) -> Option<WebhookTarget> {
     let (namespace, name) = text.split_once('/')?;
     let (name, port) = match name.split_once(':') {

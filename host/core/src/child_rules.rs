@@ -84,10 +84,9 @@ pub enum Removal {
 impl Removal {
     /// Returns what happens to children of a kind unless the configuration says otherwise.
     pub fn default_for(kind: &Kind) -> Self {
-        if kind.api_version == "v1" && kind.kind == "PersistentVolumeClaim" {
-            Self::Retain
-        } else {
-            Self::Delete
+        match (&*kind.api_version, &*kind.kind) {
+            ("v1", "PersistentVolumeClaim") => Self::Retain,
+            _ => Self::Delete,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The identity of a plugin.
 
 use std::fmt;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -49,12 +50,8 @@ impl Serialize for Digest {
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = |()| {
-            de::Error::custom(format!(
-                "{text:?} is not a SHA-256 digest: expected 64 hexadecimal digits"
-            ))
-        };
-        text.parse().map_err(wrong)
+        let wrong = format!("{text:?} is not a SHA-256 digest: expected 64 hexadecimal digits");
+        text.parse().map_err(|()| de::Error::custom(wrong))
     }
 }
 
@@ -72,14 +69,12 @@ impl fmt::Debug for Digest {
 
 /// Returns bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns a hash for comparisons within this process.
+pub fn hash_of(value: impl Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(value)
 }
 
 /// The beginning of a digest, as users specify it.
@@ -106,10 +101,7 @@ impl Prefix {
 
     /// Whether a digest begins with this prefix.
     pub fn matches(&self, digest: &Digest) -> bool {
-        digest
-            .to_string()
-            .trim_start_matches("sha256:")
-            .starts_with(&self.0)
+        hex(&digest.0).starts_with(&self.0)
     }
 }
 

@@ -86,10 +86,8 @@ pub fn as_yaml(value: &Value) -> serde_json::Result<Box<RawValue>> {
     // Outside of strings, JSON has none of them.
     for c in json.get().chars() {
         match is_special_in_yaml(c) {
-            true => {
-                // Writing to a string cannot fail.
-                let _ = write!(escaped, "\\u{:04x}", u32::from(c));
-            }
+            // Writing to a string cannot fail.
+            true => drop(write!(escaped, "\\u{:04x}", u32::from(c))),
             false => escaped.push(c),
         }
     }

@@ -14,4 +14,3 @@ pub mod namespaces;
 pub mod object;
 pub mod sync;
 pub mod text;
-pub mod written_path;

@@ -13,10 +13,7 @@ use super::field_path::{FieldPath, Step};
 
 /// Returns what a manager owns by its applies; `None` when it has applied nothing.
 pub fn applied_by<'a>(managed: &'a [ManagedFieldsEntry], manager: &str) -> Option<&'a Value> {
-    managed
-        .iter()
-        .find(|entry| is_apply_of(entry, manager))
-        .and_then(fields)
+    fields(managed.iter().find(|entry| is_apply_of(entry, manager))?)
 }
 
 /// Reports whether an entry is that of a manager's applies.
@@ -32,11 +29,8 @@ pub fn fields(entry: &ManagedFieldsEntry) -> Option<&Value> {
 
 /// Returns what an entry contains below a place, by name.
 pub fn below(place: &Value) -> impl Iterator<Item = (&String, &Value)> {
-    place
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(name, _)| *name != ".")
+    let names = place.as_object().into_iter().flatten();
+    names.filter(|(name, _)| *name != ".")
 }
 
 /// Returns the parts of a value that the entry `ours` contains and none of the entries `others`; `None` when there are
@@ -160,10 +154,8 @@ impl<'a> Elements<'a> {
 
 /// Returns these fields of an object; `None` when one is missing.
 fn picked<'k>(object: &Value, fields: impl IntoIterator<Item = &'k String>) -> Option<Map<String, Value>> {
-    let fields = fields.into_iter();
-    fields
-        .map(|field| Some((field.clone(), object.get(field)?.clone())))
-        .collect()
+    let picked = |field: &String| Some((field.clone(), object.get(field)?.clone()));
+    fields.into_iter().map(picked).collect()
 }
 
 /// Parses the name of a list element in `FieldsV1`: whether it is the element's keys, and these or its value; `None`
@@ -178,7 +170,7 @@ fn parse_name(name: &str) -> Option<(bool, Value)> {
 /// Reports whether an entry owns a field, alone or as a part of what it owns completely.
 fn owns(fields: &Value, path: &FieldPath) -> bool {
     let mut at = fields;
-    for step in path.steps() {
+    for step in &path.0 {
         let found = match step {
             Step::Field(field) => at.get(format!("f:{field}")),
             Step::Element(element) => {
@@ -221,16 +213,11 @@ pub fn other_writer(managed: &[ManagedFieldsEntry], path: &FieldPath, own: &str)
     let time = |entry: &ManagedFieldsEntry| entry.time.as_ref().map(|time| time.0);
     let is_own = |entry: &ManagedFieldsEntry| entry.manager.as_deref() == Some(own);
     let newest = |is_wanted: &dyn Fn(&ManagedFieldsEntry) -> bool| {
-        let others = managed.iter().filter(|entry| !is_own(entry));
-        others
-            .filter(|entry| is_wanted(entry))
-            .max_by_key(|entry| time(entry))
+        let others = managed.iter().filter(|entry| !is_own(entry) && is_wanted(entry));
+        others.max_by_key(|entry| time(entry))
     };
-    let applied = managed
-        .iter()
-        .filter(|entry| is_own(entry))
-        .filter_map(time)
-        .max();
+    let own = managed.iter().filter(|entry| is_own(entry));
+    let applied = own.filter_map(time).max();
     let is_later = |entry: &ManagedFieldsEntry| time(entry) >= applied && !is_only_status(entry);
     let owner = newest(&is_owner);
     let entry = owner.or_else(|| newest(&is_later))?;

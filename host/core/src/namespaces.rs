@@ -17,7 +17,7 @@ impl NamespacePatterns {
 
     /// Reports whether a namespace is named or matches a pattern.
     pub fn contains(&self, namespace: &str) -> bool {
-        self.0.contains(namespace) || self.patterns().any(|pattern| matches(pattern, namespace))
+        has_match(&self.0, namespace)
     }
 
     /// Adds names.
@@ -55,6 +55,11 @@ impl FromIterator<String> for NamespacePatterns {
     fn from_iter<I: IntoIterator<Item = String>>(names: I) -> Self {
         Self(names.into_iter().collect())
     }
+}
+
+/// Reports whether a text is one of these or matches one of the patterns among them.
+pub fn has_match(patterns: &BTreeSet<String>, text: &str) -> bool {
+    patterns.contains(text) || patterns.iter().any(|pattern| matches(pattern, text))
 }
 
 /// Matches each part of the pattern as early as possible, which leaves the most text for the parts after it.

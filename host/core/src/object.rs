@@ -19,8 +19,8 @@ pub use self::not_served::NotServed;
 pub use self::not_served::is_built_in;
 pub use self::provenance::{PROVENANCE_ANNOTATION, Provenance, made_at};
 pub use self::selector::Selector;
-use super::managed_fields::{is_apply_of, is_only_status};
 use crate::digest::hex;
+use crate::managed_fields::{is_apply_of, is_only_status};
 use crate::text::shorten;
 use operator_host_contract::Kind;
 
@@ -188,11 +188,8 @@ pub fn holder_annotation(installation: &str) -> String {
 
 /// Reports whether an annotation of a definition promotes, pins or records a plugin version.
 pub fn is_about_versions(annotation: &str) -> bool {
-    let is_record = |annotation: &str| {
-        let prefix = annotation.split_once('/').map(|(prefix, _)| prefix);
-        prefix.is_some_and(|prefix| prefix.ends_with(LIVE_DOMAIN))
-    };
-    matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION) || is_record(annotation)
+    let prefix = annotation.split_once('/').map_or("", |(prefix, _)| prefix);
+    matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION) || prefix.ends_with(LIVE_DOMAIN)
 }
 
 /// Returns the token of a list's next page; `None` on the last page, where it may also be empty.
@@ -210,25 +207,22 @@ pub struct NamespacedName {
 }
 
 impl NamespacedName {
+    /// Creates a name; without a namespace, that of a cluster-scoped object.
+    pub fn new(namespace: Option<String>, name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { namespace, name }
+    }
+
     /// Returns the name of an object from the API server.
     pub fn of(object: &DynamicObject) -> Self {
-        Self {
-            namespace: object.metadata.namespace.clone(),
-            name: object.name_any(),
-        }
+        Self::new(object.metadata.namespace.clone(), object.name_any())
     }
 
     /// Parses `namespace/name` or `name`.
     pub fn parse(text: &str) -> Self {
         match text.split_once('/') {
-            Some((namespace, name)) => Self {
-                namespace: Some(namespace.to_owned()),
-                name: name.to_owned(),
-            },
-            None => Self {
-                namespace: None,
-                name: text.to_owned(),
-            },
+            Some((namespace, name)) => Self::new(Some(namespace.to_owned()), name),
+            None => Self::new(None, text),
         }
     }
 }
@@ -316,9 +310,7 @@ impl ChildRef {
             name: NamespacedName::of(object),
         }
     }
-}
 
-impl ChildRef {
     /// Returns the identity of the object, which is the same in every version.
     pub fn identity(&self) -> Identity {
         Identity {
@@ -360,12 +352,8 @@ pub fn is_namespace(kind: &Kind) -> bool {
 
 /// Returns the owner reference with `controller: true`.
 pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
-    object
-        .metadata
-        .owner_references
-        .iter()
-        .flatten()
-        .find(|owner| owner.controller == Some(true))
+    let mut owners = object.metadata.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true))
 }
 
 /// Reports whether an owner reference refers to a kind, in any of its versions.
@@ -395,10 +383,9 @@ pub fn controller_of_entry(entry: &ManagedFieldsEntry) -> Option<&str> {
 pub fn maker(object: &DynamicObject) -> Option<&str> {
     let label = label(object, CONTROLLER_LABEL);
     let entries = object.metadata.managed_fields.iter().flatten();
-    let mut makers = entries.filter_map(controller_of_entry).peekable();
-    let first = makers.peek().copied();
-    match first {
-        Some(first) if !makers.any(|maker| Some(maker) == label) => Some(first),
+    let mut makers = entries.filter_map(controller_of_entry);
+    match makers.next() {
+        Some(first) if Some(first) != label && !makers.any(|maker| Some(maker) == label) => Some(first),
         _ => label,
     }
 }
@@ -443,11 +430,8 @@ pub fn conventional_reason(text: &str, max: usize) -> String {
     for next in text.chars().skip_while(|next| !next.is_ascii_alphabetic()) {
         let is_allowed = next.is_ascii_alphanumeric() || "_,:".contains(next);
         if is_allowed && reason.len() < max {
-            reason.push(if begins_word {
-                next.to_ascii_uppercase()
-            } else {
-                next
-            });
+            let next_upper = next.to_ascii_uppercase();
+            reason.push(if begins_word { next_upper } else { next });
         }
         begins_word = !is_allowed;
     }

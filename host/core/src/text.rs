@@ -20,9 +20,7 @@ pub fn is_printable(c: char) -> bool {
 
 /// Replaces each character that is not printable by a space.
 pub fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if is_printable(c) { c } else { ' ' })
-        .collect()
+    text.replace(|c: char| !is_printable(c), " ")
 }
 
 /// Truncates the text to at most `max` bytes (at least 3) at a character boundary, and appends `…` if it was cut.
@@ -38,9 +36,8 @@ pub fn shorten(text: &str, max: usize) -> String {
 pub fn base64(text: &str) -> Option<Vec<u8>> {
     let text: String = text.split_whitespace().collect();
     let text = text.replace('-', "+").replace('_', "/");
-    serde_json::from_value::<ByteString>(text.into())
-        .ok()
-        .map(|bytes| bytes.0)
+    let decoded = serde_json::from_value(text.into());
+    decoded.ok().map(|ByteString(bytes)| bytes)
 }
 
 #[cfg(test)]

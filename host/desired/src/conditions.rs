@@ -10,8 +10,9 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use operator_host_contract::{Condition, ConditionStatus};
-use operator_host_core::object::{conventional_reason, is_terminating};
+use operator_host_contract::Condition;
+use operator_host_contract::ConditionStatus::{self, False, True};
+use operator_host_core::object::{PAUSED_ANNOTATION, conventional_reason, is_terminating};
 use operator_host_core::text::shorten;
 
 /// The condition that reports whether the resource is in the desired state.
@@ -134,8 +135,7 @@ pub fn desired(
     let update = StatusUpdate {
         fields,
         conditions,
-        added: &[],
-        verdict,
+        ..StatusUpdate::of_host(verdict)
     };
     compose(parent, current(parent), &update, &Remarks::default(), now)
 }
@@ -177,15 +177,11 @@ impl<'a> StatusUpdate<'a> {
 
     /// Reports whether an existing condition of this type stays.
     fn keeps(&self, type_: &str) -> bool {
-        let is_kept = match self.conditions {
-            None => true,
-            // A cleanup adds to the conditions of the last reconcile, which say what there is to clean up.
-            Some(conditions) => {
-                matches!(self.verdict, Verdict::CleaningUp(_))
-                    && conditions.iter().all(|condition| condition.type_ != type_)
-            }
-        };
-        is_kept && !self.adds(type_) && !is_host_type(type_) && type_ != READY
+        // A cleanup adds to the conditions of the last reconcile, which say what there is to clean up.
+        let is_kept = self.conditions.is_none_or(|given| {
+            matches!(self.verdict, Verdict::CleaningUp(_)) && given.iter().all(|it| it.type_ != type_)
+        });
+        is_kept && !self.adds(type_) && !HOST_TYPES.contains(&type_)
     }
 }
 
@@ -209,12 +205,9 @@ impl Remarks {
     fn add_to(&self, conditions: &mut Vec<Condition>) {
         if let Some(dropped) = &self.dropped {
             for condition in conditions.iter_mut() {
-                if condition.type_ == SYNCED && condition.status == ConditionStatus::True {
-                    let status = match dropped.reason == FIELDS_REFUSED {
-                        true => ConditionStatus::False,
-                        false => ConditionStatus::True,
-                    };
-                    *condition = host(SYNCED, status, dropped);
+                if condition.type_ == SYNCED && condition.status == True {
+                    let is_refused = dropped.reason == FIELDS_REFUSED;
+                    *condition = host(SYNCED, if is_refused { False } else { True }, dropped);
                 } else if condition.type_ == READY && condition.message == ALL_READY {
                     let but = format!(", but not all of their fields are kept: see the condition {SYNCED}");
                     condition.message.push_str(&but);
@@ -225,17 +218,15 @@ impl Remarks {
             let reason = Reason::new(&contested.reason, format!("see the condition {CONTESTED}"));
             for condition in conditions.iter_mut() {
                 // The plugin's own `Ready` has another message.
-                let is_synced = condition.type_ == SYNCED && condition.status == ConditionStatus::True;
+                let is_synced = condition.type_ == SYNCED && condition.status == True;
                 if is_synced || (condition.type_ == READY && condition.message.starts_with(ALL_READY)) {
-                    *condition = host(&condition.type_, ConditionStatus::False, &reason);
+                    *condition = host(&condition.type_, False, &reason);
                 }
             }
         }
         let reasons = [&self.held_back, &self.contested, &self.unwatched];
         let remarks = Self::TYPES.into_iter().zip(reasons);
-        conditions.extend(
-            remarks.filter_map(|(type_, reason)| Some(host(type_, ConditionStatus::True, reason.as_ref()?))),
-        );
+        conditions.extend(remarks.filter_map(|(type_, reason)| Some(host(type_, True, reason.as_ref()?))));
     }
 }
 
@@ -267,41 +258,32 @@ pub fn compose(
     wanted.retain(|c| seen.insert(c.type_.clone()));
     match verdict {
         Verdict::Reconciled | Verdict::Progressing(_) => {
-            if let Some(own) = wanted.iter_mut().find(|c| c.type_ == READY) {
-                if let (Verdict::Progressing(cause), false) = (verdict, own.status == ConditionStatus::True) {
+            match (wanted.iter_mut().find(|c| c.type_ == READY), verdict) {
+                (None, Verdict::Progressing(cause)) => wanted.insert(0, host(READY, False, cause)),
+                (None, _) => wanted.insert(0, host(READY, True, &Reason::new("Reconciled", ALL_READY))),
+                (Some(own), Verdict::Progressing(cause)) if own.status != True => {
                     append(&mut own.message, &cause.message);
                 }
-            } else {
-                let ready = match verdict {
-                    Verdict::Progressing(reason) => host(READY, ConditionStatus::False, reason),
-                    _ => {
-                        let reason = Reason::new("Reconciled", ALL_READY);
-                        host(READY, ConditionStatus::True, &reason)
-                    }
-                };
-                wanted.insert(0, ready);
+                (Some(_), _) => {}
             }
             let reason = Reason::new("Applied", "every child is applied");
-            wanted.push(host(SYNCED, ConditionStatus::True, &reason));
+            wanted.push(host(SYNCED, True, &reason));
         }
         Verdict::Reconciling(reason) | Verdict::Stalled(reason) => {
             wanted.retain(|c| c.type_ != READY);
-            wanted.insert(0, host(READY, ConditionStatus::False, reason));
-            let type_ = if matches!(verdict, Verdict::Stalled(_)) {
-                STALLED
-            } else {
-                RECONCILING
-            };
-            wanted.push(host(type_, ConditionStatus::True, reason));
+            wanted.insert(0, host(READY, False, reason));
+            let is_stalled = matches!(verdict, Verdict::Stalled(_));
+            let type_ = if is_stalled { STALLED } else { RECONCILING };
+            wanted.push(host(type_, True, reason));
             // The message is there twice already, and may be long.
             let reason = Reason::new(&reason.reason, format!("see the condition {type_}"));
-            wanted.push(host(SYNCED, ConditionStatus::False, &reason));
+            wanted.push(host(SYNCED, False, &reason));
         }
         Verdict::CleaningUp(reason) => {
             if !wanted.iter().any(|c| c.type_ == READY) {
-                wanted.insert(0, host(READY, ConditionStatus::False, reason));
+                wanted.insert(0, host(READY, False, reason));
             }
-            wanted.push(host(RECONCILING, ConditionStatus::True, reason));
+            wanted.push(host(RECONCILING, True, reason));
         }
         // Handled above.
         Verdict::Paused => {}
@@ -330,15 +312,8 @@ fn paused(
         true => "; it is being deleted, and waits for its removal",
         false => "",
     };
-    let message = format!(
-        "nothing is done while the annotation {} is true{waits}",
-        operator_host_core::object::PAUSED_ANNOTATION
-    );
-    let mut said = vec![host(
-        PAUSED,
-        ConditionStatus::True,
-        &Reason::new("Annotated", message),
-    )];
+    let message = format!("nothing is done while the annotation {PAUSED_ANNOTATION} is true{waits}");
+    let mut said = vec![host(PAUSED, True, &Reason::new("Annotated", message))];
     remarks.add_to(&mut said);
     let is_replaced = |condition: &&Value| {
         let is = |type_: &str| condition["type"] == type_;
@@ -347,10 +322,9 @@ fn paused(
             // The contest has ended, since nothing is applied.
             || (is(SYNCED) && condition["reason"] == FIELD_CONTESTED)
     };
-    let others = raw_conditions(before).filter(|condition| !is_replaced(condition));
-    let said = said.iter();
-    let said = said.map(|said| render(said, current(parent), parent.metadata.generation, now));
-    let conditions = others.cloned().chain(said).collect();
+    let others = conditions_of(before).filter(|condition| !is_replaced(condition));
+    let render = |said: &_| render(said, current(parent), parent.metadata.generation, now);
+    let conditions = others.cloned().chain(said.iter().map(render)).collect();
     let mut status = before.clone();
     status.insert("conditions".into(), Value::Array(conditions));
     status
@@ -389,10 +363,10 @@ pub fn is_host_type(type_: &str) -> bool {
 /// Returns the conditions of the host in a status, for labels, and since when `Ready` is not True.
 pub fn labels(status: &Map<String, Value>) -> (Vec<(&'static str, &'static str)>, Option<Timestamp>) {
     let mut unready_since = None;
-    let labels = raw_conditions(status).filter_map(|condition| {
+    let labels = conditions_of(status).filter_map(|condition| {
         let type_ = HOST_TYPES.into_iter().find(|type_| condition["type"] == *type_)?;
-        let status = ["True", "False", "Unknown"].into_iter();
-        let status = status.into_iter().find(|status| condition["status"] == *status)?;
+        let mut all = ["True", "False", "Unknown"].into_iter();
+        let status = all.find(|status| condition["status"] == *status)?;
         if type_ == READY && status != "True" {
             let since = condition["lastTransitionTime"].as_str();
             unready_since = since.and_then(|since| since.parse().ok());
@@ -405,23 +379,17 @@ pub fn labels(status: &Map<String, Value>) -> (Vec<(&'static str, &'static str)>
 /// Returns the status of a parent; an empty one if it has none.
 pub fn current(parent: &DynamicObject) -> &Map<String, Value> {
     static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
-    parent
-        .data
-        .get("status")
-        .and_then(Value::as_object)
-        .unwrap_or(&EMPTY)
+    parent.data["status"].as_object().unwrap_or(&EMPTY)
 }
 
-fn raw_conditions(status: &Map<String, Value>) -> impl Iterator<Item = &Value> {
-    status
-        .get("conditions")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
+/// Returns the conditions in a status.
+pub fn conditions_of(status: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    let conditions = status.get("conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten()
 }
 
 fn existing(status: &Map<String, Value>) -> impl Iterator<Item = Condition> {
-    raw_conditions(status).filter_map(|condition| {
+    conditions_of(status).filter_map(|condition| {
         let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
         let status = serde_json::from_value(condition["status"].clone()).ok()?;
         Some(Condition {
@@ -440,12 +408,12 @@ pub fn render(
     generation: Option<i64>,
     now: Timestamp,
 ) -> Value {
-    let before = raw_conditions(current).find(|before| before["type"] == condition.type_);
     let status = json!(condition.status);
+    let mut before = conditions_of(current);
+    let before = before.find(|before| before["type"] == condition.type_);
     // The time of the last change of the status, not of the last check.
-    let since = before
-        .filter(|before| before["status"] == status)
-        .and_then(|b| b["lastTransitionTime"].as_str());
+    let before = before.filter(|before| before["status"] == status);
+    let since = before.and_then(|before| before["lastTransitionTime"].as_str());
     let mut rendered = json!({
         "type": condition.type_,
         "status": status,
@@ -539,7 +507,7 @@ mod tests {
         };
         let parent = parent(&json!({}));
         let status = compose(&parent, current(&parent), &update, &Remarks::default(), at(1));
-        let failing = raw_conditions(&status).filter(|c| c["type"] == "Failing");
+        let failing = conditions_of(&status).filter(|c| c["type"] == "Failing");
         let reasons: Vec<_> = failing.map(|c| c["reason"].clone()).collect();
         assert_eq!(reasons, ["First"]);
     }
@@ -549,7 +517,7 @@ mod tests {
     fn of_two_conditions_of_one_type_the_first_counts_also_when_the_status_has_both() {
         let twice = [given("Full", True, "One", ""), given("Full", False, "Two", "")];
         let status = first(&twice, &Verdict::Reconciled);
-        let full = raw_conditions(&status).filter(|c| c["type"] == "Full");
+        let full = conditions_of(&status).filter(|c| c["type"] == "Full");
         assert_eq!(full.map(|c| &c["reason"]).collect::<Vec<_>>(), ["One"]);
         let both = json!({ "conditions": [
             { "type": "Full", "status": "True", "lastTransitionTime": "1970-01-01T00:00:01Z" },
@@ -575,7 +543,7 @@ mod tests {
         });
         let status = desired(&parent(&before), None, None, &stalled(), at(5));
         assert_eq!(status["phase"], "Running");
-        let types: Vec<_> = raw_conditions(&status)
+        let types: Vec<_> = conditions_of(&status)
             .map(|c| (c["type"].clone(), c["status"].clone()))
             .collect();
         assert_eq!(
@@ -606,7 +574,7 @@ mod tests {
             &Verdict::Reconciled,
             at(2),
         );
-        let reasons: Vec<_> = raw_conditions(&status).map(|c| c["reason"].clone()).collect();
+        let reasons: Vec<_> = conditions_of(&status).map(|c| c["reason"].clone()).collect();
         assert_eq!(reasons, ["RollingOut", "Applied"]);
     }
 
@@ -615,7 +583,7 @@ mod tests {
         let progressing =
             Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a-0: it has not started"));
         let status = first(&[], &progressing);
-        let conditions: Vec<_> = raw_conditions(&status)
+        let conditions: Vec<_> = conditions_of(&status)
             .map(|c| (c["type"].clone(), c["status"].clone(), c["message"].clone()))
             .collect();
         let expected = [
@@ -648,7 +616,7 @@ mod tests {
         };
         let (parent, before) = (parent(&before), before.as_object().cloned().unwrap());
         let status = compose(&parent, &before, &update, &Remarks::default(), at(5));
-        let all: Vec<_> = raw_conditions(&status)
+        let all: Vec<_> = conditions_of(&status)
             .map(|c| {
                 format!(
                     "{}={}",
@@ -683,7 +651,7 @@ mod tests {
                 ..Remarks::default()
             };
             let status = compose(&parent, current(&parent), &update, &remarks, at(1));
-            let all: Vec<_> = raw_conditions(&status).cloned().collect();
+            let all: Vec<_> = conditions_of(&status).cloned().collect();
             let synced = all.iter().find(|c| c["type"] == SYNCED).unwrap();
             assert_eq!(synced["status"], "False");
             all.into_iter().find(|c| c["type"] == READY).unwrap()
@@ -704,7 +672,7 @@ mod tests {
             let own = given(READY, status, "ServersNotReady", message);
             let verdict = Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a: Evicted"));
             let status = first(&[own], &verdict);
-            let ready = raw_conditions(&status)
+            let ready = conditions_of(&status)
                 .find(|c| c["type"] == READY)
                 .cloned()
                 .unwrap();

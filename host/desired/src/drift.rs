@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use operator_host_core::field_path::{FieldPath, Step};
+use operator_host_core::field_path::{self, FieldPath};
 use operator_host_core::managed_fields::{Elements, applied_by, below, fields};
 use operator_host_core::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
@@ -54,34 +54,16 @@ pub enum Cause {
     Dropped,
 }
 
-impl Difference {
-    fn new(cause: Cause) -> Vec<Self> {
-        let path = FieldPath::default();
-        vec![Self { path, cause }]
-    }
-}
-
 /// Of a field that was dropped with all that it contains, it alone is named.
-fn gather(is_missing: bool, mut found: Vec<Difference>) -> Vec<Difference> {
+fn gather(is_missing: bool, mut found: Vec<Difference>, trail: &Trail<'_>) -> Vec<Difference> {
     let parts = found.len();
     if is_missing {
         found.retain(|it| it.cause != Cause::Dropped);
     }
     if found.len() < parts {
-        found.extend(Difference::new(Cause::Dropped));
+        found.extend(trail.differs(Cause::Dropped));
     }
     found
-}
-
-/// Adds the step before to the paths, which are built from the innermost step on.
-fn within(
-    differences: Vec<Difference>,
-    step: impl Fn(FieldPath) -> FieldPath,
-) -> impl Iterator<Item = Difference> {
-    differences.into_iter().map(move |difference| Difference {
-        path: step(difference.path),
-        ..difference
-    })
 }
 
 /// Returns the fields of `body` that are not as `manager` applied them.
@@ -108,34 +90,21 @@ pub fn drift(
     let content = body.as_object().into_iter().flatten();
     let content = content.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
     let content = content.flat_map(|(name, body)| {
-        let trail = Trail {
-            name: &field_name(name),
-            before: None,
-        };
-        let found = walk.field(ours.get(trail.name), body, live.data.get(name), &trail);
-        within(found, move |path| path.field(name))
+        let trail = Trail::to(Step::Field(name), None);
+        walk.field(ours.get(field_name(name)), body, live.data.get(name), &trail)
     });
+    let root = Trail::to(Step::Field("metadata"), None);
     let in_metadata = METADATA.into_iter().flat_map(|name| {
         let Some(body) = body["metadata"].get(name) else {
             return Vec::new();
         };
-        let root = Trail {
-            name: "f:metadata",
-            before: None,
-        };
-        let trail = Trail {
-            name: &field_name(name),
-            before: Some(&root),
-        };
-        let place = ours.get(root.name).and_then(|metadata| metadata.get(trail.name));
-        let found = walk.field(place, &without_marks(name, body), metadata.get(name), &trail);
-        within(found, move |path| path.field(name).field("metadata")).collect()
+        let place = ours
+            .get("f:metadata")
+            .and_then(|place| place.get(field_name(name)));
+        let trail = Trail::to(Step::Field(name), Some(&root));
+        walk.field(place, &without_marks(name, body), metadata.get(name), &trail)
     });
-    let all = content.chain(in_metadata).map(|difference| Difference {
-        path: difference.path.reversed(),
-        ..difference
-    });
-    found.extend(all);
+    found.extend(content.chain(in_metadata));
     found
 }
 
@@ -156,13 +125,13 @@ pub fn leave_out<'p>(
 
 fn remove_lost(mut body: &mut Value, path: &FieldPath, ours: &Value) -> Option<()> {
     let mut place = ours;
-    for step in path.steps() {
+    for step in &path.0 {
         match step {
-            Step::Field(name) => match place.get(field_name(name)) {
+            field_path::Step::Field(name) => match place.get(field_name(name)) {
                 Some(next) => (place, body) = (next, body.get_mut(name)?),
                 None => return body.as_object_mut()?.remove(name).map(drop),
             },
-            Step::Element(element) => {
+            field_path::Step::Element(element) => {
                 let elements = Elements::of(place);
                 let at = elements.find(element)?;
                 let list = body.as_array_mut()?;
@@ -202,18 +171,43 @@ fn field_name(name: &str) -> String {
     format!("f:{name}")
 }
 
-/// The names on the way to a place in an entry, innermost first.
+/// The way to a place in an object and in the entries, innermost step first.
 struct Trail<'t> {
-    name: &'t str,
+    step: Step<'t>,
     before: Option<&'t Trail<'t>>,
 }
 
-impl Trail<'_> {
+enum Step<'t> {
+    Field(&'t str),
+    /// An element, with its name in an entry.
+    Element(&'t Value, &'t str),
+}
+
+impl<'t> Trail<'t> {
+    const fn to(step: Step<'t>, before: Option<&'t Self>) -> Self {
+        Self { step, before }
+    }
+
     /// Returns what another entry has in this place.
     fn find<'v>(&self, fields: &'v Value) -> Option<&'v Value> {
-        self.before
-            .map_or(Some(fields), |before| before.find(fields))?
-            .get(self.name)
+        let before = self.before.map_or(Some(fields), |before| before.find(fields))?;
+        match self.step {
+            Step::Field(name) => before.get(field_name(name)),
+            Step::Element(_, name) => before.get(name),
+        }
+    }
+
+    fn path(&self) -> FieldPath {
+        let path = self.before.map(Trail::path).unwrap_or_default();
+        match self.step {
+            Step::Field(name) => path.field(name),
+            Step::Element(element, _) => path.element(element),
+        }
+    }
+
+    fn differs(&self, cause: Cause) -> Vec<Difference> {
+        let path = self.path();
+        vec![Difference { path, cause }]
     }
 }
 
@@ -222,7 +216,7 @@ struct Walk<'a> {
     others: Vec<&'a Value>,
 }
 
-/// Each function returns the paths of what differs, innermost step first.
+/// Each function returns what differs in the place of a trail.
 impl Walk<'_> {
     /// Returns what differs in a field, which is `place` in our entry. Of a field that was lost with all that it contains, the
     /// first part is enough.
@@ -233,22 +227,20 @@ impl Walk<'_> {
         live: Option<&Value>,
         trail: &Trail<'_>,
     ) -> Vec<Difference> {
-        match place {
-            Some(place) => self.value(place, body, live, trail),
-            None => match body {
-                Value::Object(body) if !body.is_empty() => {
-                    let parts = body.iter().map(|(name, body)| {
-                        let live = live.and_then(|live| live.get(name));
-                        within(self.field(None, body, live, trail), move |path| path.field(name)).collect()
-                    });
-                    parts
-                        .into_iter()
-                        .find(|found: &Vec<_>| !found.is_empty())
-                        .unwrap_or_default()
-                }
-                body if is_as_wanted(body, live) => Vec::new(),
-                _ => Difference::new(Cause::Lost),
-            },
+        match (place, body) {
+            (Some(place), _) => self.value(place, body, live, trail),
+            (None, Value::Object(body)) if !body.is_empty() => {
+                let parts = body.iter().map(|(name, body)| {
+                    let live = live.and_then(|live| live.get(name));
+                    self.field(None, body, live, &Trail::to(Step::Field(name), Some(trail)))
+                });
+                parts
+                    .into_iter()
+                    .find(|found| !found.is_empty())
+                    .unwrap_or_default()
+            }
+            (None, body) if is_as_wanted(body, live) => Vec::new(),
+            (None, _) => trail.differs(Cause::Lost),
         }
     }
 
@@ -259,20 +251,13 @@ impl Walk<'_> {
             Value::Object(body) if is_leaf => self.leaf(body, live, trail),
             Value::Object(body) => {
                 let fields = body.iter().flat_map(|(name, body)| {
-                    let trail = Trail {
-                        name: &field_name(name),
-                        before: Some(trail),
-                    };
-                    let live = live.and_then(|live| live.get(name));
-                    within(
-                        self.field(place.get(trail.name), body, live, &trail),
-                        move |path| path.field(name),
-                    )
+                    let (place, live) = (place.get(field_name(name)), live.and_then(|live| live.get(name)));
+                    self.field(place, body, live, &Trail::to(Step::Field(name), Some(trail)))
                 });
-                gather(is_missing, fields.collect())
+                gather(is_missing, fields.collect(), trail)
             }
-            Value::Array(body) if !is_leaf => gather(is_missing, self.list(place, body, live, trail)),
-            body if is_missing && !is_zero(body) => Difference::new(Cause::Dropped),
+            Value::Array(body) if !is_leaf => gather(is_missing, self.list(place, body, live, trail), trail),
+            body if is_missing && !is_zero(body) => trail.differs(Cause::Dropped),
             // Owned as a whole.
             _ => Vec::new(),
         }
@@ -284,20 +269,16 @@ impl Walk<'_> {
         if body.is_empty() {
             return Vec::new();
         }
-        let has_part = |other: &&Value| {
-            trail
-                .find(other)
-                .is_some_and(|place| below(place).next().is_some())
-        };
-        let is_shared = self.others.iter().any(has_part);
+        let has_part = |place: &Value| below(place).next().is_some();
+        let mut others = self.others.iter().filter_map(|other| trail.find(other));
+        let is_shared = others.any(has_part);
         let mut fields = body.iter();
         let lost = fields.find(|(name, body)| {
             let live = live.and_then(|live| live.get(*name));
             is_shared || (live.is_none() && !is_zero(body))
         });
-        let lost = lost
-            .map(|(name, _)| within(Difference::new(Cause::Lost), move |path| path.field(name)).collect());
-        lost.unwrap_or_default()
+        lost.map(|(name, _)| Trail::to(Step::Field(name), Some(trail)).differs(Cause::Lost))
+            .unwrap_or_default()
     }
 
     fn list(
@@ -315,22 +296,18 @@ impl Walk<'_> {
         let assigned = elements.assign(body);
         let found = assigned.iter().zip(body).flat_map(|(at, body)| {
             let Some(at) = at else {
-                return within(Difference::new(Cause::Lost), move |path| path.element(body)).collect();
+                return Trail::to(Step::Element(body, ""), Some(trail)).differs(Cause::Lost);
             };
             let (name, place) = elements.at(*at);
-            let trail = Trail {
-                name,
-                before: Some(trail),
-            };
             let live = by_name.get(at).map(|(_, live)| *live);
-            let found = self.value(place, body, live, &trail);
-            within(found, move |path| path.element(live.unwrap_or(body))).collect::<Vec<_>>()
+            let step = Step::Element(live.unwrap_or(body), name);
+            self.value(place, body, live, &Trail::to(step, Some(trail)))
         });
         let mut found: Vec<_> = found.collect();
         let positions = assigned.iter().flatten();
         let positions = positions.filter_map(|at| Some(by_name.get(at)?.0));
         if elements.are_keyed() && !positions.is_sorted() {
-            found.extend(Difference::new(Cause::Lost));
+            found.extend(trail.differs(Cause::Lost));
         }
         found
     }

@@ -55,9 +55,8 @@ impl GeneratedSecrets {
     pub fn add(&mut self, wanted: &DesiredSecret, uid: &str) {
         let entry = self.secrets.entry(wanted.key.name.name.clone()).or_default();
         uid.clone_into(&mut entry.uid);
-        entry
-            .keys
-            .extend(wanted.secret.entries.iter().map(|entry| entry.key.clone()));
+        let keys = wanted.secret.entries.iter().map(|entry| entry.key.clone());
+        entry.keys.extend(keys);
     }
 
     /// Forgets all Secrets but these.
@@ -82,10 +81,10 @@ impl GeneratedSecrets {
     ) -> Option<(String, String)> {
         match (self.secrets.get(&wanted.name), existing) {
             (Some(entry), None) => Some(("it is gone".to_owned(), entry.uid.clone())),
-            (None, None) if beside => Some((
-                "it is gone, while a child that was retained from then is still there".to_owned(),
-                wanted.name.clone(),
-            )),
+            (None, None) if beside => {
+                let what = "it is gone, while a child that was retained from then is still there";
+                Some((what.to_owned(), wanted.name.clone()))
+            }
             (Some(entry), Some(existing)) => {
                 // Without the values, the keys are not known either.
                 let data = (!existing.data.is_null()).then(|| &existing.data["data"])?;
@@ -128,10 +127,8 @@ pub fn is_beside(child: &DynamicObject, secret: &str) -> bool {
 }
 
 pub(super) fn names<'a>(object: &'a DynamicObject, key: &str) -> impl Iterator<Item = &'a str> {
-    annotation(object, key)
-        .unwrap_or_default()
-        .split(',')
-        .map(str::trim)
+    let text = annotation(object, key).unwrap_or_default();
+    text.split(',').map(str::trim)
 }
 
 #[cfg(test)]

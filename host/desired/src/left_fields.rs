@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
+use operator_host_core::field_path::{self, Step, WrittenPath};
 use operator_host_core::managed_fields::{below, fields, is_apply_of, owned_part};
-use operator_host_core::written_path::{self, Step, WrittenPath};
 
 /// Maximum number of left fields of a child.
 const MAX_FIELDS: usize = 32;
@@ -36,32 +36,28 @@ pub fn take(text: &str, body: &mut Value, live: Option<&DynamicObject>) -> Resul
              `spec.containers[name=app].resources`, separated by commas"
         )
     };
-    let paths = written_path::parse(text).map_err(wrong)?;
-    if paths.len() > MAX_FIELDS {
-        return Err(format!(
-            "it lists {} fields; the limit is {MAX_FIELDS}",
-            paths.len()
-        ));
+    let paths = field_path::parse(text).map_err(wrong)?;
+    let count = paths.len();
+    if count > MAX_FIELDS {
+        return Err(format!("it lists {count} fields; the limit is {MAX_FIELDS}"));
     }
-    paths
-        .into_iter()
-        .map(|path| {
-            let text = path.to_string();
-            if let Some(Step::Field(first)) = path.steps().first()
-                && matches!(first.as_str(), "apiVersion" | "kind" | "metadata" | "status")
-            {
-                return Err(wrong(&text));
-            }
-            let initial = remove(body, path.steps());
-            if initial.is_none() && !may_appear(body, path.steps(), live) {
-                return Err(format!(
-                    "the child has no field {text:?}: correct the path, or give the field its first value. A name that has \
-                     dots is written as in `data[\"app.properties\"]`"
-                ));
-            }
-            Ok(LeftField { path, initial })
-        })
-        .collect()
+    let left = paths.into_iter().map(|path| {
+        let text = path.to_string();
+        if let Some(Step::Field(first)) = path.steps.first()
+            && matches!(first.as_str(), "apiVersion" | "kind" | "metadata" | "status")
+        {
+            return Err(wrong(&text));
+        }
+        let initial = remove(body, &path.steps);
+        if initial.is_none() && !may_appear(body, &path.steps, live) {
+            return Err(format!(
+                "the child has no field {text:?}: correct the path, or give the field its first value. A name that has \
+                 dots is written as in `data[\"app.properties\"]`"
+            ));
+        }
+        Ok(LeftField { path, initial })
+    });
+    left.collect()
 }
 
 /// Reports whether a field that the plugin gives no value can have one: it exists, or the API server may default it when it
@@ -79,7 +75,7 @@ fn may_appear(body: &Value, path: &[Step], live: Option<&DynamicObject>) -> bool
 pub fn add_initial(fields: &[LeftField], body: &mut Value) {
     for LeftField { path, initial } in fields {
         if let Some(initial) = initial {
-            insert(body, path.steps(), initial.clone());
+            insert(body, &path.steps, initial.clone());
         }
     }
 }
@@ -96,14 +92,14 @@ pub fn add_owned(
     for LeftField { path, .. } in left {
         let (ours, others): (Vec<_>, Vec<_>) = managed
             .iter()
-            .filter_map(|entry| Some((entry, part(entry, path.steps())?)))
+            .filter_map(|entry| Some((entry, part(entry, &path.steps)?)))
             .partition(|(entry, _)| is_apply_of(entry, manager));
         let others: Vec<&Value> = others.into_iter().map(|(_, part)| part).collect();
-        if let Some(value) = path.steps().iter().try_fold(live, |value, step| step.find(value))
+        if let Some(value) = path.steps.iter().try_fold(live, |value, step| step.find(value))
             && let Some((_, ours)) = ours.first()
             && let Some(own) = owned_part(value, ours, &others)
         {
-            insert(body, path.steps(), own);
+            insert(body, &path.steps, own);
         }
     }
 }

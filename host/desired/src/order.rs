@@ -17,6 +17,7 @@ use operator_host_contract::Kind;
 use operator_host_core::object::{
     AFTER_ANNOTATION, APPLIED_ANNOTATION, ChildRef, Identity, NamespacedName, annotation, is_terminating,
 };
+use operator_host_core::text::shorten;
 
 /// Maximum number of references in one annotation.
 pub(super) const MAX_REFERENCES: usize = 64;
@@ -44,10 +45,7 @@ impl Reference {
         let identity = |namespace| Identity {
             group: self.group.clone(),
             kind: self.kind.clone(),
-            name: NamespacedName {
-                namespace,
-                name: self.name.clone(),
-            },
+            name: NamespacedName::new(namespace, &*self.name),
         };
         namespaces.into_iter().map(identity).collect()
     }
@@ -59,10 +57,8 @@ impl fmt::Display for Reference {
         if !self.group.is_empty() {
             write!(f, ".{}", self.group)?;
         }
-        let namespace = self.namespace.iter();
-        namespace
-            .chain([&self.name])
-            .try_for_each(|part| write!(f, "/{part}"))
+        let mut parts = self.namespace.iter().chain([&self.name]);
+        parts.try_for_each(|part| write!(f, "/{part}"))
     }
 }
 
@@ -72,18 +68,16 @@ impl fmt::Display for Reference {
 /// What is wrong with it, after "the annotation".
 pub(super) fn parse(text: &str) -> Result<Vec<Reference>, String> {
     let reference = |part: &str| {
-        let mut fields = part.trim().split('/');
-        let (kind, group) = fields
-            .next()
-            .map(|kind| kind.split_once('.').unwrap_or((kind, "")))?;
-        let (first, second, end) = (fields.next()?, fields.next(), fields.next());
-        let (namespace, name) = second.map_or((None, first), |name| (Some(first.to_owned()), name));
-        let is_whole =
-            !kind.is_empty() && !name.is_empty() && namespace.as_deref() != Some("") && end.is_none();
-        is_whole.then(|| Reference {
+        let (kind, namespace, name) = match part.split('/').collect::<Vec<_>>()[..] {
+            [kind, name] => (kind, None, name),
+            [kind, namespace, name] if !namespace.is_empty() => (kind, Some(namespace), name),
+            _ => return None,
+        };
+        let (kind, group) = kind.split_once('.').unwrap_or((kind, ""));
+        (!kind.is_empty() && !name.is_empty()).then(|| Reference {
             group: group.to_owned(),
             kind: kind.to_owned(),
-            namespace,
+            namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
         })
     };
@@ -92,7 +86,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Reference>, String> {
         return Err(format!("lists more than {MAX_REFERENCES} objects"));
     }
     let wrong = |part: &str| {
-        let part = operator_host_core::text::shorten(part, 100);
+        let part = shorten(part, 100);
         format!("contains {part:?}; write `Kind.group/name`, for example `Job.batch/migrate`")
     };
     parts()
@@ -102,18 +96,14 @@ pub(super) fn parse(text: &str) -> Result<Vec<Reference>, String> {
 
 /// Adds the children that come after one of these, directly or not.
 pub(super) fn add_dependents(children: &[Value], keys: &[ChildRef], of: &mut HashSet<Identity>) {
-    let before = |child: &Value, key: &ChildRef| {
+    let before = children.iter().zip(keys).map(|(child, key)| {
         let text = child["metadata"]["annotations"][AFTER_ANNOTATION].as_str();
         // An annotation that cannot be read is refused.
         let references = text.and_then(|text| parse(text).ok()).unwrap_or_default();
         let candidates = references.iter().flat_map(|one| one.candidates(&key.name));
         candidates.collect::<Vec<_>>()
-    };
-    let before: Vec<_> = children
-        .iter()
-        .zip(keys)
-        .map(|(child, key)| before(child, key))
-        .collect();
+    });
+    let before: Vec<_> = before.collect();
     loop {
         let after = keys.iter().zip(&before);
         let after = after.filter(|(_, before)| before.iter().any(|one| of.contains(one)));
@@ -131,11 +121,7 @@ pub(super) fn add_dependents(children: &[Value], keys: &[ChildRef], of: &mut Has
 /// # Errors
 /// The members of a circle.
 pub(super) fn depths(desired: &[Desired]) -> Result<Vec<usize>, Vec<ChildRef>> {
-    let index: HashMap<&ChildRef, usize> = desired
-        .iter()
-        .enumerate()
-        .map(|(at, desired)| (&desired.key, at))
-        .collect();
+    let index: HashMap<_, usize> = desired.iter().map(|it| &it.key).zip(0..).collect();
     let before = |at: usize| {
         let keys: &[ChildRef] = &desired[at].after;
         keys.iter().filter_map(|key| index.get(key).copied())
@@ -165,14 +151,8 @@ pub(super) fn depths(desired: &[Desired]) -> Result<Vec<usize>, Vec<ChildRef>> {
         members.push(at);
         at = before(at).find(|earlier| missing[*earlier] > 0).unwrap_or(start);
     }
-    let first = members
-        .iter()
-        .position(|member| *member == at)
-        .unwrap_or_default();
-    Err(members[first..]
-        .iter()
-        .map(|member| desired[*member].key.clone())
-        .collect())
+    let circle = members.into_iter().skip_while(|member| *member != at);
+    Err(circle.map(|member| desired[member].key.clone()).collect())
 }
 
 /// What a child waits for.
@@ -193,12 +173,9 @@ impl<'a> Order<'a> {
     /// Creates it from the children that the plugin wants.
     pub fn of(desired: &'a [Desired]) -> Self {
         let is_ordered = desired.iter().any(|desired| !desired.after.is_empty());
-        let all = desired
-            .iter()
-            .map(|desired| (&desired.key, desired.fingerprint.as_str()));
-        Self {
-            desired: all.filter(|_| is_ordered).collect(),
-        }
+        let all = desired.iter().filter(|_| is_ordered);
+        let desired = all.map(|it| (&it.key, it.fingerprint.as_str())).collect();
+        Self { desired }
     }
 
     /// Returns what a child waits for before it may be created or changed; `None` when it may. `existing` returns an
@@ -248,10 +225,7 @@ impl<'a> Deletion<'a> {
         let annotations = objects.iter().map(|object| annotation(object, AFTER_ANNOTATION));
         if annotations.clone().any(|text| text.is_some()) {
             let identities = objects.iter().map(|object| ChildRef::of(object).identity());
-            let index: HashMap<Identity, usize> = identities
-                .enumerate()
-                .map(|(at, identity)| (identity, at))
-                .collect();
+            let index: HashMap<Identity, usize> = identities.zip(0..).collect();
             for (at, text) in annotations.enumerate() {
                 let references = text.and_then(|text| parse(text).ok()).unwrap_or_default();
                 let name = NamespacedName::of(objects[at]);

@@ -122,11 +122,9 @@ pub fn parent_by_owner(
     owner: &OwnerReference,
     namespace: Option<&str>,
 ) -> Option<NamespacedName> {
-    let parent = NamespacedName {
-        // A cluster-scoped parent has no namespace, whatever namespace its child is in.
-        namespace: namespace.filter(|_| namespaced).map(str::to_owned),
-        name: owner.name.clone(),
-    };
+    // A cluster-scoped parent has no namespace, whatever namespace its child is in.
+    let own = namespace.filter(|_| namespaced).map(str::to_owned);
+    let parent = NamespacedName::new(own, &*owner.name);
     let is_parent =
         is_reference_to(scope.parent, owner) && is_possible(scope, namespaced, &parent, namespace);
     is_parent.then_some(parent)

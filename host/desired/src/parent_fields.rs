@@ -4,10 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use operator_host_core::field_path::FieldPath;
+use operator_host_core::field_path::{FieldPath, Step, WrittenPath};
 use operator_host_core::managed_fields::{Elements, applied_by, below};
 use operator_host_core::text::shorten;
-use operator_host_core::written_path::{Step, WrittenPath};
 
 use crate::drift::drift;
 
@@ -45,9 +44,9 @@ pub fn body(
         }
     }
     let mut content = Value::Object(content);
-    let tails: Vec<_> = allowed.iter().map(WrittenPath::steps).collect();
-    if let Some((path, why)) = refused(&content, &tails) {
-        let path = shorten(&path.reversed().to_string(), 200);
+    let tails: Vec<_> = allowed.iter().map(|path| path.steps.as_slice()).collect();
+    if let Some((path, why)) = refused(&content, &tails, FieldPath::default()) {
+        let path = shorten(&path.to_string(), 200);
         return Err(match why {
             Why::NotAllowed if allowed.is_empty() => format!(
                 "the plugin gives the parent {path}, and this controller writes no fields of its parents: list the path under \
@@ -80,56 +79,48 @@ enum Why {
     List,
 }
 
-/// Returns the first field that is below none of the paths, of which `tails` are the remaining steps. Its path is in reverse order.
-fn refused(value: &Value, tails: &[&[Step]]) -> Option<(FieldPath, Why)> {
-    let here = |why| Some((FieldPath::default(), why));
+/// Returns the first field that is below none of the paths, of which `tails` are the remaining steps. `path` leads to the value.
+fn refused(value: &Value, tails: &[&[Step]], path: FieldPath) -> Option<(FieldPath, Why)> {
     let is_covered = tails.iter().any(|tail| tail.is_empty());
     match value {
         Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            let below = tails.iter().filter_map(|tail| match tail.split_first() {
+                Some((Step::Field(field), rest)) if field == name => Some(rest),
+                _ => None,
+            });
             let below: Vec<_> = match is_covered {
                 true => vec![&[] as &[Step]],
-                false => tails
-                    .iter()
-                    .filter_map(|tail| match tail.split_first() {
-                        Some((Step::Field(field), rest)) if field == name => Some(rest),
-                        _ => None,
-                    })
-                    .collect(),
+                false => below.collect(),
             };
-            let (path, why) = refused(value, &below)?;
-            Some((path.field(name), why))
+            refused(value, &below, path.clone().field(name))
         }),
         Value::Array(elements) if !is_covered && !tails.is_empty() => elements.iter().find_map(|element| {
-            let picked: Vec<_> = tails
-                .iter()
-                .filter_map(|tail| match tail.split_first() {
-                    Some((step @ Step::Element(_), rest)) if step.selects(element) => Some((step, rest)),
-                    _ => None,
-                })
-                .collect();
-            if picked.is_empty() {
-                return Some((FieldPath::default().element(element), Why::List));
-            }
+            let path = path.clone().element(element);
             // The keys are no fields of their own: they say which element it is.
-            let mut rest = element.clone();
-            for (step, _) in &picked {
-                if let (Step::Element(keys), Some(fields)) = (step, rest.as_object_mut()) {
-                    keys.iter().for_each(|(key, _)| drop(fields.remove(key)));
+            let (mut content, mut below) = (element.clone(), Vec::new());
+            for (step, rest) in tails.iter().filter_map(|tail| tail.split_first()) {
+                if let Step::Element(keys) = step
+                    && step.selects(element)
+                {
+                    if let (Some(keys), Some(fields)) = (keys.as_object(), content.as_object_mut()) {
+                        fields.retain(|name, _| !keys.contains_key(name));
+                    }
+                    below.push(rest);
                 }
             }
-            let below: Vec<_> = picked.into_iter().map(|(_, rest)| rest).collect();
-            let (path, why) = refused(&rest, &below)?;
-            Some((path.element(element), why))
+            match below.is_empty() {
+                true => Some((path, Why::List)),
+                false => refused(&content, &below, path),
+            }
         }),
-        Value::Array(_) => here(if is_covered { Why::List } else { Why::NotAllowed }),
+        Value::Array(_) if is_covered => Some((path, Why::List)),
         _ if is_covered => None,
-        _ => here(Why::NotAllowed),
+        _ => Some((path, Why::NotAllowed)),
     }
 }
 
 /// Reports whether `manager` owns every field of `body` in an object, and no other. A field that others change or remove is not its
 /// own any more. `managed` are the object's managed fields.
-#[must_use]
 pub fn is_applied(body: &Value, live: &DynamicObject, managed: &[ManagedFieldsEntry], manager: &str) -> bool {
     match applied_by(managed, manager) {
         None => is_empty(body),
@@ -167,7 +158,6 @@ fn has_more(entry: &Value, value: &Value) -> bool {
 }
 
 /// Reports whether an object has each value of a body.
-#[must_use]
 pub fn has_values(live: &DynamicObject, body: &Value) -> bool {
     let metadata = serde_json::to_value(&live.metadata).unwrap_or_default();
     let mut fields = body.as_object().into_iter().flatten();

@@ -8,7 +8,6 @@ mod resolve_order;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -97,14 +96,9 @@ fn plan_without(
         (policy.namespaced)(kind).or_else(|why| defined().copied().ok_or(why))
     };
     let rules = with_made(policy, answer);
-    let scope = Scope {
-        rules: &rules,
-        ..policy.scope
-    };
     let policy = &Policy {
         namespaced: &namespaced,
-        scope,
-        ..*policy
+        ..policy.with(&rules)
     };
     let mut plan = Plan::default();
     let mut refusals = Vec::new();
@@ -135,16 +129,11 @@ fn plan_without(
         }
     }
     let own = policy.home();
-    plan.keep = keep
-        .iter()
-        .map(|reference| ChildRef {
-            kind: Kind::new(reference.api_version.clone(), reference.kind.clone()),
-            name: NamespacedName {
-                namespace: reference.namespace.clone().or_else(|| own.clone()),
-                name: reference.name.clone(),
-            },
-        })
-        .collect();
+    let kept = keep.iter().map(|it| ChildRef {
+        kind: Kind::new(it.api_version.clone(), it.kind.clone()),
+        name: NamespacedName::new(it.namespace.clone().or_else(|| own.clone()), &*it.name),
+    });
+    plan.keep = kept.collect();
     if refusals.is_empty() {
         refusals = policy.resolve_order(&mut plan);
     }
@@ -197,11 +186,7 @@ fn with_made<'a>(policy: &Policy<'a>, answer: &Response) -> Cow<'a, ChildRules> 
 /// are refused, and the children that come after them.
 fn obstructed(policy: &Policy<'_>, answer: &Response, refusals: &[Refusal]) -> Option<HashSet<Identity>> {
     let rules = with_made(policy, answer);
-    let scope = Scope {
-        rules: &rules,
-        ..policy.scope
-    };
-    let made = &Policy { scope, ..*policy };
+    let made = policy.with(&rules);
     let keys = answer.children.iter().enumerate();
     let keys: Option<Vec<_>> = keys.map(|(index, child)| made.key(index, child).ok()).collect();
     let keys = keys?;
@@ -228,21 +213,14 @@ const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
 /// The annotation that names the ServiceAccount.
 const TOKEN_ANNOTATION: &str = "kubernetes.io/service-account.name";
 
-fn secret_kind() -> Kind {
-    Kind::new("v1", "Secret")
-}
-
 fn twice(key: &ChildRef) -> Refusal {
-    let problem = ": the plugin asked for it twice; an answer can contain a child once, in one version";
-    Refusal::new(key.to_string(), problem)
+    let problem = "the plugin asked for it twice; an answer can contain a child once, in one version";
+    Refusal::new(key, problem)
 }
 
 /// Refuses what the plugin wants, or what exists, of a Secret to generate.
 fn bad_secret(key: &ChildRef, problem: &str) -> Refusal {
-    Refusal::new(
-        format!("the generated Secret {}", key.name),
-        format!(": {problem}"),
-    )
+    Refusal::new(&format!("the generated Secret {}", key.name), problem)
 }
 
 /// Dependencies are applied first: a claim before the pods that mount it.
@@ -256,14 +234,23 @@ fn rank(kind: &Kind) -> u8 {
     }
 }
 
-impl Policy<'_> {
+impl<'a> Policy<'a> {
+    fn with<'b>(&self, rules: &'b ChildRules) -> Policy<'b>
+    where
+        'a: 'b,
+    {
+        let scope = Scope { rules, ..self.scope };
+        Policy { scope, ..*self }
+    }
+
     fn child(&self, key: ChildRef, child: &Value, generate: &[GeneratedSecret]) -> Result<Desired, Refusal> {
-        let refused = |problem: &str| Refusal::new(key.to_string(), format!(": {problem}"));
+        let refused = |problem: &str| Refusal::new(&key, problem);
         let Some(configured) = self.scope.rules.children.get(&key.kind) else {
-            return Err(self.kind_not_allowed(key.to_string(), &key.kind));
+            return Err(self.kind_not_allowed(&key, &key.kind));
         };
         let wrong =
             |annotation: &str, problem: &str| refused(&format!("its annotation `{annotation}` {problem}"));
+        let is_secret = secret::is_secret_kind(&key.kind);
         let update = update::update(child).map_err(|problem| wrong(UPDATE_ANNOTATION, &problem))?;
         let removal = update::removal(child, *configured);
         let mut removal = removal.map_err(|problem| wrong(ON_REMOVAL_ANNOTATION, &problem))?;
@@ -285,7 +272,7 @@ impl Policy<'_> {
                 // What the host generated is retained as such, also when the plugin no longer asks for the values.
                 let is_generated =
                     |secret: Arc<DynamicObject>| self.proof.holds(self.scope.parent, self.parent, &secret);
-                if secret::is_secret_kind(&key.kind) && (self.existing)(&key).is_some_and(is_generated) {
+                if is_secret && (self.existing)(&key).is_some_and(is_generated) {
                     removal = self.scope.rules.generated;
                 }
             }
@@ -297,15 +284,13 @@ impl Policy<'_> {
                            replaced; leave it out";
             return Err(wrong(UPDATE_ANNOTATION, problem));
         }
-        if secret::is_secret_kind(&key.kind)
-            && let Some(problem) = child.as_object().and_then(secret::type_problem)
-        {
-            return Err(refused(&problem));
-        }
-        if is_deeper(child, MAX_DEPTH + 1) {
-            return Err(refused(&unreadable("it")));
-        }
-        if let Some(problem) = child.as_object().and_then(long_key) {
+        let type_problem = child
+            .as_object()
+            .filter(|_| is_secret)
+            .and_then(secret::type_problem);
+        let too_deep = || is_deeper(child, MAX_DEPTH + 1).then(|| unreadable("it"));
+        let problem = type_problem.or_else(too_deep);
+        if let Some(problem) = problem.or_else(|| long_key(child.as_object()?)) {
             return Err(refused(&problem));
         }
         let mut body = child.clone();
@@ -327,9 +312,9 @@ impl Policy<'_> {
                      `finalizers` under `allow` of the controller {controller:?}"
                 )));
             }
-            let holds_token = secret::is_secret_kind(&key.kind)
-                && (child["type"] == TOKEN_TYPE
-                    || !child["metadata"]["annotations"][TOKEN_ANNOTATION].is_null());
+            let annotations = &child["metadata"]["annotations"];
+            let holds_token =
+                is_secret && (child["type"] == TOKEN_TYPE || !annotations[TOKEN_ANNOTATION].is_null());
             if given(Allow::ServiceAccountTokens, holds_token) {
                 return Err(refused(&format!(
                     "it would hold the token of a ServiceAccount, which gives its readers that account's permissions; leave \
@@ -353,7 +338,7 @@ impl Policy<'_> {
         }
         if let Some(body) = body.as_object_mut() {
             body.remove("status");
-            if secret::is_secret_kind(&key.kind) {
+            if is_secret {
                 secret::encode(body);
             }
         }
@@ -396,20 +381,13 @@ impl Policy<'_> {
 
     /// Returns the key of a Secret to generate.
     fn secret_key(&self, secret: &GeneratedSecret) -> Result<ChildRef, Refusal> {
-        Self::check_name("generate", "name", &secret.name, name_problem)?;
-        Self::check_name("generate", "name", &secret.name, |name| {
-            names::problem(&secret_kind(), name)
-        })?;
-        let name = NamespacedName {
-            namespace: self.home(),
-            name: secret.name.clone(),
-        };
-        let key = ChildRef {
-            kind: secret_kind(),
-            name,
-        };
+        let kind = Kind::new("v1", "Secret");
+        let problem = |name: &str| name_problem(name).or_else(|| names::problem(&kind, name));
+        check_name("generate", "name", &secret.name, problem)?;
+        let name = NamespacedName::new(self.home(), &*secret.name);
+        let key = ChildRef { kind, name };
         if !self.scope.rules.children.contains_key(&key.kind) {
-            return Err(self.kind_not_allowed(key.name.to_string(), &key.kind));
+            return Err(self.kind_not_allowed(&key.name, &key.kind));
         }
         if key.name.namespace.is_none() {
             let problem = "it would be in its parent's namespace, and a cluster-scoped parent has none";
@@ -449,9 +427,8 @@ impl Policy<'_> {
         secret: &GeneratedSecret,
         desired: &[Desired],
     ) -> Result<DesiredSecret, Refusal> {
-        let rest = desired
-            .iter()
-            .find(|desired| self.is_rest_of(&desired.key, secret));
+        let mut rest = desired.iter();
+        let rest = rest.find(|desired| self.is_rest_of(&desired.key, secret));
         let existing = (self.existing)(&key);
         self.check_secret(&key, secret, existing.as_deref(), desired)
             .map_err(|refusal| refusal.about(&key))?;
@@ -461,10 +438,9 @@ impl Policy<'_> {
         self.mark(&mut metadata["annotations"]);
         metadata.insert("name".into(), secret.name.clone().into());
         // The type of an existing Secret cannot change.
-        let type_ = rest
-            .map(|rest| &rest.body["type"])
-            .filter(|type_| !type_.is_null());
-        let type_ = type_.cloned().unwrap_or_else(|| "Opaque".into());
+        let type_ = rest.map(|rest| rest.body["type"].clone());
+        let type_ = type_.filter(|type_| !type_.is_null());
+        let type_ = type_.unwrap_or_else(|| "Opaque".into());
         let body = json!({ "apiVersion": "v1", "kind": "Secret", "type": type_, "metadata": metadata });
         Ok(DesiredSecret {
             key,
@@ -482,16 +458,15 @@ impl Policy<'_> {
             let problem = "it exists and the host did not generate it; delete or rename it, or let the plugin use it as it is";
             return Err(bad_secret(key, problem));
         }
-        let kind = kind_for_kubectl(self.scope.parent.group(), &self.scope.parent.kind);
         if !self.proof.holds(self.scope.parent, self.parent, existing) && !is_accepted(self.parent, existing)
         {
+            let kind = kind_for_kubectl(self.scope.parent.group(), &self.scope.parent.kind);
             let problem = format!(
                 "it carries the label of a Secret that the host generated for this parent, but no proof of it: a host with \
                  another key made it, or somebody else. If you know where its values come from, keep them: kubectl \
-                 annotate --overwrite -n {} {} {} {ACCEPT_ANNOTATION}={}. Do not delete it while something, such as a \
+                 annotate --overwrite -n {} {kind} {} {ACCEPT_ANNOTATION}={}. Do not delete it while something, such as a \
                  database, uses its values: it would not know new ones",
                 self.parent.namespace().unwrap_or_default(),
-                kind,
                 self.parent.name_any(),
                 existing.metadata.uid.as_deref().unwrap_or_default(),
             );
@@ -504,56 +479,32 @@ impl Policy<'_> {
         }
     }
 
-    fn check_name(
-        which: &str,
-        field: &'static str,
-        name: &str,
-        problem: impl Fn(&str) -> Option<String>,
-    ) -> Result<(), Refusal> {
-        problem(name).map_or(Ok(()), |problem| {
-            let name = shorten(name, SHOWN);
-            Err(Refusal::new(
-                which,
-                format!(": {name:?} cannot be its {field}: {problem}"),
-            ))
-        })
-    }
-
     fn key(&self, index: usize, child: &Value) -> Result<ChildRef, Refusal> {
         let text = |pointer: &str| {
-            child
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .filter(|text| !text.is_empty())
+            let text = child.pointer(pointer).and_then(Value::as_str);
+            text.filter(|text| !text.is_empty())
         };
+        let place = format!("children[{index}]");
         let missing = |missing: &str| {
-            let mut which = format!("children[{index}]");
-            if let Some(name) = text("/metadata/name").or(text("/kind")) {
-                let _ = write!(which, " ({})", shorten(name, SHOWN));
-            }
+            let named = text("/metadata/name").or(text("/kind"));
+            let named = named.map(|name| format!(" ({})", shorten(name, SHOWN)));
             let needs = "a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`";
-            Refusal::new(which, format!(": {needs}; {missing} is missing"))
+            let problem = format!("{needs}; {missing} is missing");
+            Refusal::new(&format!("{place}{}", named.unwrap_or_default()), problem)
         };
         let api_version = text("/apiVersion").ok_or_else(|| missing("`apiVersion`"))?;
         let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
         let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
-        let place = format!("children[{index}]");
-        Self::check_name(&place, "`metadata.name`", name, object_name_problem)?;
-        if let Some(namespace) = text("/metadata/namespace") {
-            Self::check_name(&place, "`metadata.namespace`", namespace, name_problem)?;
+        check_name(&place, "`metadata.name`", name, object_name_problem)?;
+        let namespace = text("/metadata/namespace");
+        if let Some(namespace) = namespace {
+            check_name(&place, "`metadata.namespace`", namespace, name_problem)?;
         }
         let kind = Kind::new(api_version, kind);
-        let namespace = self.namespace(&kind, name, text("/metadata/namespace"))?;
-        Self::check_name(&place, "`metadata.name`", name, |name| {
-            names::problem(&kind, name)
-        })?;
-        Ok(ChildRef {
-            kind,
-            name: NamespacedName {
-                namespace,
-                name: name.to_owned(),
-            },
-        })
+        let name = NamespacedName::new(self.namespace(&kind, name, namespace)?, name);
+        let problem = |name: &str| names::problem(&kind, name);
+        check_name(&place, "`metadata.name`", &name.name, problem)?;
+        Ok(ChildRef { kind, name })
     }
 
     fn namespace(&self, kind: &Kind, name: &str, given: Option<&str>) -> Result<Option<String>, Refusal> {
@@ -562,19 +513,16 @@ impl Policy<'_> {
             format!("{} {name}", shorten(&shown, SHOWN))
         };
         if !self.scope.rules.children.contains_key(kind) {
-            return Err(self.kind_not_allowed(which(), kind));
+            return Err(self.kind_not_allowed(&which(), kind));
         }
-        let refused = |problem: String| Refusal::new(which(), format!(": {problem}"));
+        let refused = |problem: &str| Err(Refusal::new(&which(), problem));
         let refused_in = |namespace: &str, problem: String| {
             let kind = kind_in_words(kind.group(), &kind.kind);
-            let which = format!("{kind} {namespace}/{name}");
-            Err(Refusal::new(which, format!(": {problem}")))
+            Err(Refusal::new(&format!("{kind} {namespace}/{name}"), problem))
         };
-        let namespaced = (self.namespaced)(kind).map_err(|why| refused(why.to_string()))?;
+        let namespaced = (self.namespaced)(kind).map_err(|why| Refusal::new(&which(), why))?;
         match (self.home(), given) {
-            (Some(_), _) if !namespaced => Err(refused(
-                "a namespaced parent cannot own a cluster-scoped object".to_owned(),
-            )),
+            (Some(_), _) if !namespaced => refused("a namespaced parent cannot own a cluster-scoped object"),
             (None, _) if !namespaced => Ok(None),
             (Some(own), None) => Ok(Some(own)),
             (Some(own), Some(given)) if own == given => Ok(Some(own)),
@@ -583,9 +531,9 @@ impl Policy<'_> {
                 let problem = format!("children of {parent} may only be in its own namespace; {why}");
                 refused_in(given, problem)
             }
-            (None, None) => Err(refused(
-                "the kind is namespaced and its parent is not; the plugin must name a namespace".to_owned(),
-            )),
+            (None, None) => {
+                refused("the kind is namespaced and its parent is not; the plugin must name a namespace")
+            }
             (None, Some(given)) if self.scope.rules.other_namespaces.contains(given) => {
                 Ok(Some(given.to_owned()))
             }
@@ -608,18 +556,15 @@ impl Policy<'_> {
         let is_child = maker(&existing).is_some();
         match is_child && is_unreadable(&existing) && !is_terminating(&existing) {
             true => {
-                let refusal = Refusal::new(unreadable(&key.to_string()), ", or delete the child");
-                Err(refusal.because(Cause::Obstacle).about(key))
+                let which = unreadable(&key.to_string());
+                Err(Refusal::obstacle(&which, ", or delete the child", key))
             }
             false => Ok(()),
         }
     }
 
     fn check_owner(&self, key: &ChildRef, removal: Removal, existing: &DynamicObject) -> Result<(), Refusal> {
-        let obstacle = |problem: String| {
-            let refusal = Refusal::new(key.to_string(), problem);
-            Err(refusal.because(Cause::Obstacle).about(key))
-        };
+        let obstacle = |problem: String| Err(Refusal::obstacle(key, &problem, key));
         let owned_by = |owner: &str| {
             obstacle(format!(
                 " exists and belongs to {owner}; delete or rename one of the two"
@@ -631,11 +576,10 @@ impl Policy<'_> {
             }
             let parent = self.scope.parent;
             if is_reference_to(parent, owner) && owner.name == self.parent.name_any() {
+                let (kind, name) = (&parent.kind, self.name());
                 let problem = format!(
-                    " belongs to an earlier {} {}, which was deleted; it is recreated once the garbage collector has removed \
-                     it",
-                    parent.kind,
-                    self.name()
+                    " belongs to an earlier {kind} {name}, which was deleted; it is recreated once the garbage collector has \
+                     removed it"
                 );
                 return obstacle(problem).map_err(|refusal| refusal.because(Cause::Predecessor));
             }
@@ -709,10 +653,10 @@ impl Policy<'_> {
         annotations[PROVENANCE_ANNOTATION] = made.to_string().into();
     }
 
-    fn kind_not_allowed(&self, which: String, kind: &Kind) -> Refusal {
+    fn kind_not_allowed(&self, which: &impl ToString, kind: &Kind) -> Refusal {
         let kind = Kind::new(shorten(&kind.api_version, SHOWN), shorten(&kind.kind, SHOWN));
         let problem = format!(
-            ": the controller {:?} may not create objects of the kind {kind}; list it under its `children` in the configuration",
+            "the controller {:?} may not create objects of the kind {kind}; list it under its `children` in the configuration",
             self.scope.controller
         );
         Refusal::new(which, problem).because(Cause::NotAllowed(kind))
@@ -721,6 +665,18 @@ impl Policy<'_> {
     fn name(&self) -> String {
         NamespacedName::of(self.parent).to_string()
     }
+}
+
+fn check_name(
+    which: &str,
+    field: &str,
+    name: &str,
+    problem: impl Fn(&str) -> Option<String>,
+) -> Result<(), Refusal> {
+    problem(name).map_or(Ok(()), |problem| {
+        let problem = format!("{:?} cannot be its {field}: {problem}", shorten(name, SHOWN));
+        Err(Refusal::new(which, problem))
+    })
 }
 
 /// Maximum number of keys in a generated Secret.
@@ -732,19 +688,15 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
     }
     let mut keys = HashSet::new();
     secret.entries.iter().find_map(|entry| {
-        let key = &entry.key;
-        let alphabet = entry
-            .alphabet
-            .as_deref()
-            .map(|text| text.chars().collect::<HashSet<_>>());
+        let (key, length) = (&entry.key, entry.length);
+        let alphabet = entry.alphabet.as_deref();
         if !keys.insert(key) {
             Some(format!("duplicate key {key:?}"))
-        } else if !(8..=1024).contains(&entry.length) {
+        } else if !(8..=1024).contains(&length) {
             Some(format!(
-                "the key {key:?} has the length {}; it must be from 8 to 1024",
-                entry.length
+                "the key {key:?} has the length {length}; it must be from 8 to 1024"
             ))
-        } else if alphabet.is_some_and(|alphabet| alphabet.len() < 2) {
+        } else if alphabet.is_some_and(|text| text.chars().collect::<HashSet<_>>().len() < 2) {
             Some(format!(
                 "the alphabet of the key {key:?} must have at least 2 different characters"
             ))
@@ -756,11 +708,7 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
 
 /// Checks the child that is the rest of a generated Secret.
 fn rest_problem(child: &Value, secret: &GeneratedSecret) -> Option<String> {
-    let is_fixed = |key: &str| {
-        secret::VALUE_FIELDS
-            .iter()
-            .any(|field| !child[*field][key].is_null())
-    };
+    let is_fixed = |key: &str| secret::VALUE_FIELDS.iter().any(|it| !child[*it][key].is_null());
     let both = secret.entries.iter().find(|entry| is_fixed(&entry.key))?;
     Some(format!(
         "the key {:?} has a value in the child, and the host is to generate it as well; leave it out of one of the two",

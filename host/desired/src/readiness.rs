@@ -14,7 +14,9 @@ use serde_json::Value;
 
 use super::conditions::{Reason, Verdict};
 use super::planned::Plan;
-use operator_host_core::object::{ChildRef, is_built_in, is_terminating, is_unreadable, unreadable};
+use operator_host_core::object::{
+    ChildRef, group_of, is_built_in, is_terminating, is_unreadable, unreadable,
+};
 
 /// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen, and `missing`
 /// why one that does not exist, with this body, is not ready.
@@ -30,23 +32,15 @@ pub fn verdict(
     };
     let mut keep: Vec<_> = plan.keep.iter().collect();
     keep.sort();
-    let desired = plan
-        .desired
-        .iter()
-        .map(|desired| (&desired.key, Some(&desired.body)));
-    let secrets = plan
-        .secrets
-        .iter()
-        .map(|secret| (&secret.key, Some(&secret.body)));
-    let all = desired
-        .chain(secrets)
-        .chain(keep.into_iter().map(|key| (key, None)));
+    let desired = plan.desired.iter().map(|it| (&it.key, Some(&it.body)));
+    let secrets = plan.secrets.iter().map(|it| (&it.key, Some(&it.body)));
+    let keep = keep.into_iter().map(|key| (key, None));
+    let mut all = desired.chain(secrets).chain(keep);
     // Name only the first: a count of the others would change, and cause a write, with every child that becomes ready.
-    let mut unready = all.filter_map(|(key, body)| Some(format!("{key}: {}", judge(key, body)?)));
-    match unready.next() {
-        Some(message) => Verdict::Progressing(Reason::new("ChildrenNotReady", message)),
-        None => Verdict::Reconciled,
-    }
+    let unready = all.find_map(|(key, body)| Some(format!("{key}: {}", judge(key, body)?)));
+    unready.map_or(Verdict::Reconciled, |message| {
+        Verdict::Progressing(Reason::new("ChildrenNotReady", message))
+    })
 }
 
 /// Returns why a child is not ready, or `None` when it is.
@@ -66,11 +60,8 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
     if let Some(why) = behind(status.0) {
         return Some(why);
     }
-    let types = child.types.as_ref();
-    let api_version = types.map_or("", |types| types.api_version.as_str());
-    let group = api_version.split_once('/').map_or("", |(group, _)| group);
-    let (spec, kind) = (&child.data["spec"], types.map_or("", |types| types.kind.as_str()));
-    match (group, kind) {
+    let spec = &child.data["spec"];
+    match kind_of(child) {
         ("apps", "Deployment") => deployment(spec, &status),
         ("apps", "StatefulSet") => stateful_set(spec, &status),
         ("apps", "DaemonSet") => daemon_set(spec, &status),
@@ -92,10 +83,8 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
 /// It must be ready, with three differences. A Job must have completed. A claim may wait for its first consumer. The
 /// controller of a custom resource must have written a status: without one, it has not seen the resource.
 pub fn unfinished(child: &DynamicObject, has_status: bool) -> Option<String> {
-    let types = child.types.clone().unwrap_or_default();
-    let (group, _) = types.api_version.split_once('/').unwrap_or_default();
     let status = Status(&child.data["status"]);
-    match (group, types.kind.as_str()) {
+    match kind_of(child) {
         ("", "PersistentVolumeClaim") if !is_terminating(child) => {
             (status.0["phase"] == "Lost").then(|| "it has lost its volume".to_owned())
         }
@@ -107,11 +96,17 @@ pub fn unfinished(child: &DynamicObject, has_status: bool) -> Option<String> {
             };
             (!completed).then(|| why.to_owned())
         }),
-        _ if has_status && !is_built_in(group) && status.0.is_null() => {
+        (group, _) if has_status && !is_built_in(group) && status.0.is_null() => {
             Some("its controller has not written a status yet".to_owned())
         }
         _ => unready(child),
     }
+}
+
+/// Returns the group and the name of an object's kind.
+fn kind_of(object: &DynamicObject) -> (&str, &str) {
+    let types = object.types.as_ref();
+    types.map_or(("", ""), |it| (group_of(&it.api_version), &*it.kind))
 }
 
 /// The status of an object.
@@ -204,12 +199,9 @@ fn stateful_set(spec: &Value, status: &Status<'_>) -> Option<String> {
             Some("OnDelete") => None,
             _ => {
                 let partition = strategy["rollingUpdate"]["partition"].as_i64().unwrap_or(0);
-                at_least(
-                    status.count("updatedReplicas"),
-                    (wanted - partition).max(0),
-                    "updated",
-                )
-                .filter(|_| status.0["updateRevision"] != status.0["currentRevision"])
+                let wanted = (wanted - partition).max(0);
+                let is_rolling = status.0["updateRevision"] != status.0["currentRevision"];
+                at_least(status.count("updatedReplicas"), wanted, "updated").filter(|_| is_rolling)
             }
         })
 }
@@ -217,18 +209,16 @@ fn stateful_set(spec: &Value, status: &Status<'_>) -> Option<String> {
 fn daemon_set(spec: &Value, status: &Status<'_>) -> Option<String> {
     let nodes = status.count("desiredNumberScheduled");
     let on_delete = spec["updateStrategy"]["type"] == "OnDelete";
+    if status.0["desiredNumberScheduled"].is_null() {
+        return Some("its controller has not scheduled it yet".to_owned());
+    }
     let counts = [
         ("currentNumberScheduled", "scheduled"),
         ("updatedNumberScheduled", "updated"),
         ("numberAvailable", "available"),
         ("numberReady", "ready"),
     ];
-    if status.0["desiredNumberScheduled"].is_null() {
-        return Some("its controller has not scheduled it yet".to_owned());
-    }
-    let mut counts = counts
-        .iter()
-        .filter(|(field, _)| !on_delete || *field != "updatedNumberScheduled");
+    let mut counts = counts.iter().filter(|(_, what)| !on_delete || *what != "updated");
     counts.find_map(|(field, what)| at_least(status.count(field), nodes, what))
 }
 
@@ -284,12 +274,8 @@ fn pod(spec: &Value, status: &Status<'_>) -> Option<String> {
 
 /// Returns why a pod that has failed did so. `None` for a pod that has not.
 pub fn why_failed(pod: &DynamicObject) -> Option<String> {
-    let is_pod = pod
-        .types
-        .as_ref()
-        .is_some_and(|types| types.kind == "Pod" && types.api_version == "v1");
     let status = Status(&pod.data["status"]);
-    (is_pod && status.0["phase"] == "Failed").then(|| failed_pod(&status))
+    (kind_of(pod) == ("", "Pod") && status.0["phase"] == "Failed").then(|| failed_pod(&status))
 }
 
 /// Such as an eviction by the kubelet, whose containers end with a code that says nothing.
@@ -313,10 +299,9 @@ fn containers<'a>(status: &Status<'a>) -> impl Iterator<Item = &'a Value> {
 /// no reason.
 fn stopped(container: &Value) -> Option<String> {
     let waiting = &container["state"]["waiting"];
-    let waits = waiting["reason"]
-        .as_str()
-        .filter(|reason| !matches!(*reason, "ContainerCreating" | "PodInitializing"))
-        .map(|_| explain(waiting, "a container waits"));
+    let is_created = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
+    let waits = waiting["reason"].as_str().filter(|reason| !is_created(reason));
+    let waits = waits.map(|_| explain(waiting, "a container waits"));
     let ended = ended(container, "state").or_else(|| ended(container, "lastState"));
     match (waits, ended) {
         (Some(waits), Some(ended)) => Some(format!("{waits}; {ended}")),
@@ -354,15 +339,12 @@ fn definition(status: &Status<'_>) -> Option<String> {
         return None;
     }
     let refused = status.condition_with("NamesAccepted", "False");
-    Some(explain(
-        refused.unwrap_or(&Value::Null),
-        "it is not established yet",
-    ))
+    let refused = refused.unwrap_or(&Value::Null);
+    Some(explain(refused, "it is not established yet"))
 }
 
 fn claim(status: &Status<'_>) -> Option<String> {
-    const PENDING: &str = "Pending";
-    let phase = status.0["phase"].as_str().unwrap_or(PENDING);
+    let phase = status.0["phase"].as_str().unwrap_or("Pending");
     (phase != "Bound").then(|| format!("its phase is {phase}, not Bound"))
 }
 

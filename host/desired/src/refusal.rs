@@ -1,5 +1,7 @@
 //! Why a plugin's answer is not used.
 
+use std::fmt::Display;
+
 use thiserror::Error;
 
 use operator_host_contract::Kind;
@@ -36,12 +38,20 @@ pub enum Cause {
 
 impl Refusal {
     /// Creates the refusal of an answer.
-    pub(super) fn new(which: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub(super) fn new(which: &(impl ToString + ?Sized), problem: impl Display) -> Self {
         Self {
-            which: which.into(),
-            problem: problem.into(),
+            which: which.to_string(),
+            problem: format!(": {problem}"),
             cause: Cause::Answer,
             there: None,
+        }
+    }
+
+    /// Creates the refusal because of an object in the way. `problem` is the rest of a sentence that begins with `which`.
+    pub(super) fn obstacle(which: &impl ToString, problem: &str, there: &ChildRef) -> Self {
+        Self {
+            problem: problem.to_owned(),
+            ..Self::new(which, "").because(Cause::Obstacle).about(there)
         }
     }
 

@@ -22,7 +22,6 @@ pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &Dynam
 }
 
 /// Reports whether an object has one of these names. `None` stands for all.
-#[must_use]
 pub fn is_named(names: Option<&BTreeSet<&str>>, object: &DynamicObject) -> bool {
     let name = object.metadata.name.as_deref();
     names.is_none_or(|names| name.is_some_and(|name| names.contains(name)))

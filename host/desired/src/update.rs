@@ -72,11 +72,12 @@ pub(super) fn update(child: &Value) -> Result<Update, String> {
         }
         seen.insert(word.split('=').next().unwrap_or_default());
     }
-    for (word, needed) in [
+    let needs = [
         ("foreground", "replace"),
         ("last-first", "one"),
         ("min-ready", "one"),
-    ] {
+    ];
+    for (word, needed) in needs {
         if seen.contains(word) && !seen.contains(needed) {
             return Err(format!(
                 "says `{word}`, which is about `{needed}`: add `{needed}`, or leave `{word}` out"
@@ -120,11 +121,9 @@ fn text<'a>(child: &'a Value, name: &str) -> Result<Option<&'a str>, String> {
 fn unknown(word: &str, words: &[&str]) -> String {
     let word = shorten(word, SHOWN);
     let distance = |known: &&&str| strsim::damerau_levenshtein(&word.to_lowercase(), known);
-    let nearest = words.iter().min_by_key(distance).copied().unwrap_or_default();
-    let nearest = if nearest.ends_with('=') {
-        "min-ready=30"
-    } else {
-        nearest
+    let nearest = match words.iter().min_by_key(distance).copied() {
+        Some("min-ready=") => "min-ready=30",
+        nearest => nearest.unwrap_or_default(),
     };
     let words: Vec<_> = words.iter().map(|word| word.trim_end_matches('=')).collect();
     format!(
@@ -165,17 +164,16 @@ pub struct Turns {
 ///
 /// One that is not ready is changed before those that are: a newer answer may be what makes it ready. Nothing is changed while a
 /// child that is as wanted is not ready, or one of `going` is being deleted, which the plugin wants again after that.
-#[must_use]
 pub fn turns(
     desired: &[Desired],
     going: &[ChildRef],
     mut state: impl FnMut(&Desired, Turn) -> Member,
 ) -> Turns {
     let mut kinds: Vec<(&Kind, Vec<(&Desired, Turn)>)> = Vec::new();
-    for (child, turn) in desired
+    let members = desired
         .iter()
-        .filter_map(|child| Some((child, child.update.one?)))
-    {
+        .filter_map(|child| Some((child, child.update.one?)));
+    for (child, turn) in members {
         match kinds.iter_mut().find(|(kind, _)| *kind == &child.key.kind) {
             Some((_, members)) => members.push((child, turn)),
             None => kinds.push((&child.key.kind, vec![(child, turn)])),
@@ -212,14 +210,13 @@ pub fn turns(
             }
             (None, None) => continue,
         };
+        if !outdated.is_empty() {
+            turns.pending.extend(pending);
+        }
         let waiting = outdated
             .into_iter()
             .map(|key| (key.clone(), format!("{key} waits {why}")));
-        let known = turns.waiting.len();
         turns.waiting.extend(waiting);
-        if turns.waiting.len() > known {
-            turns.pending.extend(pending);
-        }
     }
     turns
 }

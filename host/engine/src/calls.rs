@@ -45,10 +45,8 @@ impl Calls {
 
     /// Converts objects.
     pub async fn convert(&self, plugin: &Plugin, conversion: &Arc<Conversion>) -> Called<Vec<Converted>> {
-        let count = conversion.objects.len();
-        let (outcome, share) = self
-            .observed(plugin, Export::Convert, count, plugin.convert(conversion))
-            .await;
+        let (count, call) = (conversion.objects.len(), plugin.convert(conversion));
+        let (outcome, share) = self.observed(plugin, Export::Convert, count, call).await;
         if self.recorder.is_some() {
             let (conversion, outcome) = recorded(conversion, &outcome);
             self.record(plugin, Asked::Convert(conversion), &outcome);
@@ -72,9 +70,8 @@ impl Calls {
 
     /// Sets the defaults of an object.
     pub async fn default(&self, plugin: &Plugin, parent: &Json) -> Called<Map<String, Value>> {
-        let (outcome, share) = self
-            .observed(plugin, Export::Default, 1, plugin.default(parent))
-            .await;
+        let call = plugin.default(parent);
+        let (outcome, share) = self.observed(plugin, Export::Default, 1, call).await;
         self.record(plugin, Asked::Default(Arc::clone(parent)), &outcome);
         (outcome, share)
     }
@@ -141,9 +138,10 @@ pub async fn observe<T>(
         stats,
         share,
     } = trace::around(span, call).await;
-    let class = outcome
-        .as_ref()
-        .map_or_else(|error| error.class().as_str(), |_| "ok");
+    let class = match &outcome {
+        Ok(_) => "ok",
+        Err(error) => error.class().as_str(),
+    };
     metrics.called(export, class, start.elapsed(), &stats);
     let children = outcome.as_ref().ok().and_then(children);
     record_all!(

@@ -15,14 +15,14 @@ use self::finalizer::{Stage, add_finalizer, finalizer_of_another, has_finalizer,
 use self::freshness::up_to_date;
 use self::outcome::{Changes, FinalAnswer, Outcome};
 use self::release::release;
-use self::run::Run;
+use self::run::{Run, Snapshot};
 use self::settle::settle;
-use self::snapshot::Snapshot;
 use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation};
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::{StatusUpdate, Verdict};
 
 mod apply;
+mod brakes;
 pub mod canary;
 pub mod context;
 pub mod decorate;
@@ -41,44 +41,39 @@ pub mod unwatched;
 mod action;
 mod call;
 mod cleanup_deadline;
-mod conflict;
 mod error;
 mod failure;
 mod finalizer;
 mod freshness;
 mod going;
-mod iterations;
 mod orphans;
 mod outcome;
-mod patience;
 mod related;
 mod repair;
 mod replace;
 mod run;
 mod settle;
-mod snapshot;
 mod teardown;
 pub mod turns;
-mod undecorate;
 
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
 /// conditions, in an Event and in the log.
 ///
 /// `span` is the span of this reconcile.
 pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) -> Action {
-    let run = &Run::new(context, name, span);
+    let run = &Run { context, name, span };
     let decided = reconcile_now(run).await;
-    conflict::next_look(run, decided)
+    brakes::next_look(run, decided)
 }
 
 async fn reconcile_now(run: &Run<'_>) -> Action {
-    let Some(parent) = run.caches.parent(run.name) else {
-        return match run.caches.unselected(run.name) {
-            Some(object) => undecorate::undecorate(run, &object).await,
+    let Some(parent) = run.context.caches.parent(run.name) else {
+        return match run.context.caches.unselected(run.name) {
+            Some(object) => decorate::undecorate(run, &object).await,
             None => without_parent(run).await,
         };
     };
-    let snapshot = match up_to_date(run, Snapshot::take(run, parent)).await {
+    let snapshot = match up_to_date(run, run.snapshot(parent)).await {
         Ok(Some(snapshot)) => snapshot,
         Ok(None) => return Action::OnChange,
         Err((parent, error)) => {
@@ -86,22 +81,22 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
             return conclude(run, &parent, result).await;
         }
     };
-    run.state.let_go(run.name);
+    run.context.state.let_go(run.name);
     let parent = Arc::clone(&snapshot.parent);
     record_all!(
         run.span,
         k8s.object.uid = parent.metadata.uid.as_deref().unwrap_or_default(),
         k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
     );
-    if matches!(&*run.versions.live.borrow(), Live::Failed(failed) if failed.is_of_other_kind)
-        && !has_finalizer(&run.config, &parent)
+    if matches!(&*run.context.versions.live.borrow(), Live::Failed(failed) if failed.is_of_other_kind)
+        && !has_finalizer(&run.context.config, &parent)
     {
         // A mistake in the configuration must not write into the objects of another operator.
         return Action::OnChange;
     }
     // What is decorated may have a controller of its own.
-    if run.config.decorates.is_none()
-        && let Some(finalizer) = finalizer_of_another(&run.config, &parent)
+    if run.context.config.decorates.is_none()
+        && let Some(finalizer) = finalizer_of_another(&run.context.config, &parent)
     {
         return fail(run, &parent, &ReconcileError::OtherController(finalizer)).await;
     }
@@ -110,7 +105,7 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         if cleanup_deadline::is_overdue(run, &parent) {
             return abandon(run, &parent, "the resource is paused").await;
         }
-        conflict::forget(run);
+        brakes::forget_conflicts(run);
         return finish(run, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
     let mut changes = Changes::default();
@@ -144,18 +139,18 @@ async fn conclude(
     let answer = match result {
         Ok(Outcome::Settled(answer)) => answer,
         Ok(Outcome::ParentChanged | Outcome::Released | Outcome::Loading) => {
-            conflict::forget(run);
+            brakes::forget_conflicts(run);
             return Action::OnChange;
         }
         Err(error) => return fail(run, parent, &error).await,
     };
     answer.publish(run, parent);
     let next = answer.requeue.after.map_or(Action::OnChange, Action::After);
-    let Some(parent) = run.caches.as_seen(parent) else {
+    let Some(parent) = run.context.caches.as_seen(parent) else {
         return Action::OnChange;
     };
     if let Some(at) = answer.requeue.at {
-        run.queue.enqueue_at_time(run.name, at);
+        run.context.queue.enqueue_at_time(run.name, at);
     }
     let verdict = match &answer.verdict {
         Some(verdict) => verdict.clone(),
@@ -172,22 +167,22 @@ async fn converge(
 ) -> Result<Outcome, ReconcileError> {
     release(run, &snapshot, &mut changes.updated).await?;
     if !changes.updated.is_empty() {
-        snapshot = Snapshot::take(run, snapshot.parent);
+        snapshot = run.snapshot(snapshot.parent);
     }
     let parent = &snapshot.parent;
-    if Stage::of(&run.config, parent, false) == Stage::Released {
+    if Stage::of(&run.context.config, parent, false) == Stage::Released {
         let left = (!parent.finalizers().is_empty()).then_some(&**parent);
         return Ok(Outcome::without_finalizer(left, FinalAnswer::default()));
     }
-    let plugin = match run.versions.of(parent) {
+    let plugin = match run.context.versions.of(parent) {
         Live::Plugin(plugin) => plugin,
         Live::Loading => return Ok(Outcome::Loading),
         Live::Failed(failed) => return Err(ReconcileError::NoPlugin(failed.why)),
     };
-    if let Some(failure) = run.watch_failure(parent) {
+    if let Some(failure) = run.context.watch_failure(parent) {
         return Err(ReconcileError::Watch(failure));
     }
-    let stage = Stage::of(&run.config, parent, plugin.description().finalizer);
+    let stage = Stage::of(&run.context.config, parent, plugin.description().finalizer);
     match stage {
         Stage::CleaningUp => {
             let parent = Arc::clone(&snapshot.parent);
@@ -200,11 +195,11 @@ async fn converge(
         // One that is released has returned above.
         Stage::Unguarded | Stage::Alive | Stage::Released => {}
     }
-    if run.caches.is_namespace_terminating(parent) {
+    if run.context.caches.is_namespace_terminating(parent) {
         // The parent will soon be deleted, too.
         return Err(ReconcileError::NamespaceTerminating);
     }
-    if let Some(problem) = run.refuses_namespace(parent) {
+    if let Some(problem) = run.context.refuses_namespace(parent) {
         return Err(ReconcileError::Namespace(problem));
     }
     check_readable(parent)?;
@@ -253,7 +248,13 @@ async fn abandon(run: &Run<'_>, parent: &Arc<DynamicObject>, why: &str) -> Actio
 
 /// Deletes the children of a deleted parent if the garbage collector does not.
 async fn without_parent(run: &Run<'_>) -> Action {
-    if run.caches.parents.of(run.name.namespace.as_deref()).is_none() {
+    if run
+        .context
+        .caches
+        .parents
+        .of(run.name.namespace.as_deref())
+        .is_none()
+    {
         // Its namespace is not watched: the children are those of another host.
         return Action::OnChange;
     }

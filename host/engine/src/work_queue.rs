@@ -359,9 +359,7 @@ impl Queue {
 
     /// Returns the number of parents that are set aside.
     pub fn aside(&self) -> usize {
-        let state = lock(&self.state);
-        let aside = state.running.values().filter(|taken| **taken == Taken::Aside);
-        aside.count()
+        lock(&self.state).count(|taken| taken == Taken::Aside)
     }
 
     /// Returns how many parents workers have finished since the queue was opened.
@@ -376,12 +374,7 @@ impl Queue {
 
     /// Returns the number of parents that workers have, without those that are set aside.
     pub fn busy(&self) -> usize {
-        let state = lock(&self.state);
-        state
-            .running
-            .values()
-            .filter(|taken| **taken != Taken::Aside)
-            .count()
+        lock(&self.state).count(|taken| taken != Taken::Aside)
     }
 
     /// Returns the number of parents that wait for a worker, and how long the first of them has waited.
@@ -412,14 +405,12 @@ impl State {
             }
             return;
         }
-        self.pending.insert(
-            parent.clone(),
-            Pending {
-                reasons: vec![reason],
-                since: Instant::now(),
-                position: None,
-            },
-        );
+        let pending = Pending {
+            reasons: vec![reason],
+            since: Instant::now(),
+            position: None,
+        };
+        self.pending.insert(parent.clone(), pending);
         if !self.running.contains_key(parent) {
             self.line_up(parent);
         }
@@ -458,12 +449,12 @@ impl State {
     /// Returns until when no worker may take another bulk parent, if so.
     fn holds_bulk_back(&self, limit: usize, now: Instant) -> Option<Instant> {
         let until = Some(self.edited? + EDITING).filter(|until| *until > now)?;
-        let running = self
-            .running
-            .values()
-            .filter(|taken| **taken == Taken::Bulk)
-            .count();
-        (running >= limit).then_some(until)
+        (self.count(|taken| taken == Taken::Bulk) >= limit).then_some(until)
+    }
+
+    /// Counts the parents that workers have in such a way.
+    fn count(&self, is_one: impl Fn(Taken) -> bool) -> usize {
+        self.running.values().filter(|taken| is_one(**taken)).count()
     }
 
     fn take(&mut self, may_be_bulk: bool, now: Instant) -> Option<Work> {

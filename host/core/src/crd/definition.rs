@@ -37,9 +37,8 @@ pub fn schema<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
 pub fn of_kind<'a>(definitions: impl IntoIterator<Item = &'a Value>, kind: &Kind) -> Option<&'a Value> {
     definitions.into_iter().find(|definition| {
         let spec = &definition["spec"];
-        let is_one = definition["kind"]
-            .as_str()
-            .is_none_or(|kind| kind == "CustomResourceDefinition");
+        let given = definition["kind"].as_str();
+        let is_one = given.is_none_or(|given| given == "CustomResourceDefinition");
         is_one && spec["group"] == kind.group() && spec["names"]["kind"] == *kind.kind
     })
 }
@@ -118,10 +117,10 @@ pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
         }
     }
     match version_of(crd, parent) {
-        None => problems.push(Problem::new(
-            "spec.versions",
-            format!("the version of {} is missing", parent.api_version),
-        )),
+        None => {
+            let message = format!("the version of {} is missing", parent.api_version);
+            problems.push(Problem::new("spec.versions", message));
+        }
         Some(version) => status(version, &mut problems),
     }
     problems
@@ -137,10 +136,8 @@ fn names(crd: &Value, problems: &mut Vec<Problem>) {
         }
     }
     if names["plural"].is_string() && names["plural"] == names["singular"] {
-        problems.push(Problem::new(
-            "spec.names.plural",
-            "equals the singular; kubectl could not distinguish them",
-        ));
+        let message = "equals the singular; kubectl could not distinguish them";
+        problems.push(Problem::new("spec.names.plural", message));
     }
     let scope = &crd["spec"]["scope"];
     if scope != "Namespaced" && scope != "Cluster" {
@@ -150,17 +147,13 @@ fn names(crd: &Value, problems: &mut Vec<Problem>) {
 }
 
 fn status(version: &Value, problems: &mut Vec<Problem>) {
-    if version["served"] != true {
-        problems.push(Problem::new(
-            "spec.versions",
-            "the parent's version is not served",
-        ));
+    if !is_served(version) {
+        let message = "the parent's version is not served";
+        problems.push(Problem::new("spec.versions", message));
     }
     if !version["subresources"]["status"].is_object() {
-        problems.push(Problem::new(
-            "spec.versions.subresources.status",
-            "is missing: without it the host cannot write the status; add `status: {}`",
-        ));
+        let message = "is missing: without it the host cannot write the status; add `status: {}`";
+        problems.push(Problem::new("spec.versions.subresources.status", message));
     }
     let status = &version["schema"]["openAPIV3Schema"]["properties"]["status"];
     if status["x-kubernetes-preserve-unknown-fields"] == true {
@@ -168,12 +161,10 @@ fn status(version: &Value, problems: &mut Vec<Problem>) {
     }
     for (name, type_) in [("conditions", "array"), ("observedGeneration", "integer")] {
         if status["properties"][name]["type"] != type_ {
-            problems.push(Problem::new(
-                format!("status.{name}"),
-                format!(
-                    "must be in the schema, of type {type_}: the host writes it, and the API server drops unknown fields"
-                ),
-            ));
+            let message = format!(
+                "must be in the schema, of type {type_}: the host writes it, and the API server drops unknown fields"
+            );
+            problems.push(Problem::new(format!("status.{name}"), message));
         }
     }
 }
@@ -195,10 +186,8 @@ fn columns(version: &Value, schema: &Value, path: &str, problems: &mut Vec<Probl
         if !json_path.starts_with('.') {
             wrong("jsonPath", format!("is {json_path:?}; it must begin with a dot"));
         } else if let Some(unknown) = unknown_field(json_path, schema) {
-            wrong(
-                "jsonPath",
-                format!("is {json_path:?}; the schema has no {unknown:?}"),
-            );
+            let message = format!("is {json_path:?}; the schema has no {unknown:?}");
+            wrong("jsonPath", message);
         }
     }
 }
@@ -265,9 +254,8 @@ fn unknown_field<'a>(json_path: &'a str, schema: &Value) -> Option<&'a str> {
         if name == "metadata" || name.contains(['[', '\\']) || name.is_empty() {
             return None;
         }
-        if schema["x-kubernetes-preserve-unknown-fields"] == true
-            || schema.get("additionalProperties").is_some()
-        {
+        let is_open = schema["x-kubernetes-preserve-unknown-fields"] == true;
+        if is_open || schema.get("additionalProperties").is_some() {
             return None;
         }
         match schema["properties"].get(name) {

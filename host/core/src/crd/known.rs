@@ -63,9 +63,8 @@ impl Schemas {
                 definition::schema(definition, kind).cloned()
             })
         };
-        let known = kinds
-            .into_iter()
-            .filter_map(|kind| Some((kind.clone(), schema_of(kind)?)));
+        let kinds = kinds.into_iter();
+        let known = kinds.filter_map(|kind| Some((kind.clone(), schema_of(kind)?)));
         Self {
             kinds: known.collect(),
             metadata: json!({ "properties": { "metadata": resolved(&built_in["metadata"], types) } }),
@@ -83,10 +82,8 @@ impl Schemas {
             let problems = self.problems(&key.kind, child).into_iter();
             problems.map(move |problem| format!("{key}: the API server would refuse it: {problem}"))
         });
-        let of_status = parent
-            .map(|schema| status_problems(schema, status))
-            .unwrap_or_default();
-        let of_status = of_status.into_iter().map(|problem| {
+        let of_status = parent.map(|schema| status_problems(schema, status));
+        let of_status = of_status.into_iter().flatten().map(|problem| {
             format!(
                 "the definition does not have the plugin's status: {problem}; change the one or the other"
             )
@@ -141,9 +138,8 @@ fn resolved(schema: &Value, types: &Value) -> Value {
             if let Some(name) = name.and_then(|name| name.rsplit('/').next()) {
                 return resolved(&types[name], types);
             }
-            let fields = fields
-                .iter()
-                .map(|(name, inner)| (name.clone(), resolved(inner, types)));
+            let fields = fields.iter();
+            let fields = fields.map(|(name, inner)| (name.clone(), resolved(inner, types)));
             Value::Object(fields.collect::<Map<_, _>>())
         }
         Value::Array(items) => items.iter().map(|item| resolved(item, types)).collect(),

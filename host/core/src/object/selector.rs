@@ -46,10 +46,7 @@ impl Selector {
     /// Returns a label, with its value, that an object must have to be selected, if there is one.
     pub fn required(&self) -> Option<(&str, &str)> {
         self.0.iter().find_map(|(key, test)| match test {
-            Test::In(values) => match &values[..] {
-                [value] => Some((key.as_str(), value.as_str())),
-                _ => None,
-            },
+            Test::In(values) if values.len() == 1 => Some((key.as_str(), values[0].as_str())),
             _ => None,
         })
     }
@@ -67,9 +64,8 @@ impl Selector {
                 "" => break,
                 "," if !rest.is_empty() => {}
                 other => {
-                    return Err(format!(
-                        "{other:?} cannot follow a part of a selector; parts are separated by ','"
-                    ));
+                    let why = "cannot follow a part of a selector; parts are separated by ','";
+                    return Err(format!("{other:?} {why}"));
                 }
             }
         }
@@ -81,13 +77,9 @@ impl Selector {
 fn token<'t>(rest: &mut &'t str) -> &'t str {
     const SIGNS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", "<", ">"];
     let sign = SIGNS.iter().find(|sign| rest.starts_with(**sign));
-    let end = sign.map_or_else(
-        || {
-            rest.find(|c: char| c.is_ascii_whitespace() || "=!(),<>".contains(c))
-                .unwrap_or(rest.len())
-        },
-        |sign| sign.len(),
-    );
+    let is_end = |c: char| c.is_ascii_whitespace() || "=!(),<>".contains(c);
+    let word = || rest.find(is_end).unwrap_or(rest.len());
+    let end = sign.map_or_else(word, |sign| sign.len());
     let (token, after) = rest.split_at(end);
     *rest = after.trim_start();
     token
@@ -114,21 +106,18 @@ fn requirement(rest: &mut &str) -> Result<(String, Test), String> {
         "=" | "==" | "!=" => {
             let value = if rest.starts_with(',') { "" } else { token(rest) };
             let values = vec![checked(value)?];
-            if operator == "!=" {
-                Test::NotIn(values)
-            } else {
-                Test::In(values)
+            match operator {
+                "!=" => Test::NotIn(values),
+                _ => Test::In(values),
             }
         }
         ">" | "<" => {
             let value = checked(token(rest))?;
-            let number = value
-                .parse()
-                .map_err(|_| format!("{value:?} is not an integer, which {operator:?} needs"))?;
-            if operator == ">" {
-                Test::Above(number)
-            } else {
-                Test::Below(number)
+            let wrong = || format!("{value:?} is not an integer, which {operator:?} needs");
+            let number = value.parse().map_err(|_| wrong())?;
+            match operator {
+                ">" => Test::Above(number),
+                _ => Test::Below(number),
             }
         }
         other => return Err(format!("{other:?} is none of =, ==, !=, in, notin, < and >")),

@@ -8,10 +8,7 @@ use operator_host_core::object::{AFTER_ANNOTATION, ChildRef, Identity, is_termin
 use operator_host_core::text::shorten;
 
 fn bad_order(child: &ChildRef, problem: &str) -> Refusal {
-    Refusal::new(
-        child.to_string(),
-        format!(": its annotation `{AFTER_ANNOTATION}` {problem}"),
-    )
+    Refusal::new(child, format!("its annotation `{AFTER_ANNOTATION}` {problem}"))
 }
 
 impl Policy<'_> {
@@ -24,17 +21,12 @@ impl Policy<'_> {
         }
         let wanted = plan.desired.iter().map(|desired| &desired.key);
         let wanted = wanted.chain(plan.secrets.iter().map(|secret| &secret.key));
-        let shown: HashSet<Identity> = self
-            .shown
-            .iter()
-            .map(|child| ChildRef::of(child).identity())
-            .collect();
+        let shown = self.shown.iter().map(|child| ChildRef::of(child).identity());
+        let shown: HashSet<Identity> = shown.collect();
         // A kept child counts if it is one.
         let kept = plan.keep.iter().filter(|key| shown.contains(&key.identity()));
-        let named: HashMap<Identity, ChildRef> = wanted
-            .chain(kept)
-            .map(|key| (key.identity(), key.clone()))
-            .collect();
+        let named = wanted.chain(kept).map(|key| (key.identity(), key.clone()));
+        let named: HashMap<Identity, ChildRef> = named.collect();
         let mut refusals = Vec::new();
         for desired in &mut plan.desired {
             let Some(text) = desired.body["metadata"]["annotations"][AFTER_ANNOTATION].as_str() else {

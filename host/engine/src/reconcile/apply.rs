@@ -1,7 +1,6 @@
 //! Applies the children that differ from their known state, with server-side apply.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,14 +13,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::conflict::{self, in_words};
-use super::context::LiveChild;
+use super::brakes::{self, held_child, in_words, unless_silent};
 use super::context::pace::Cause;
+use super::context::{LiveChild, ParentMemory};
 use super::error::Stop;
 use super::freshness::may_create;
 use super::outcome::Changes;
-use super::patience::unless_silent;
-use super::repair;
+use super::repair::Repair;
 use super::replace::replace;
 use super::run::Run;
 use super::secrets::Generated;
@@ -30,6 +28,7 @@ use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::client::warnings;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::EventType;
+use operator_host_core::digest::hash_of;
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::other_writer;
 use operator_host_core::object::{
@@ -89,7 +88,7 @@ pub(super) async fn apply(
         let requests: Vec<_> = group
             .iter()
             .map(|desired| async move {
-                let live = run.caches.live_child(&desired.key);
+                let live = run.context.caches.live_child(&desired.key);
                 if is_stopped.load(Ordering::Relaxed) {
                     return Ok(ApplyOutcome::Unchanged);
                 }
@@ -116,12 +115,10 @@ pub(super) async fn apply(
                 Some(Ok(ApplyOutcome::Turn(why))) => applied.turns.push(why),
                 Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {
-                    let going = run
-                        .caches
-                        .existing(&desired.key)
-                        .filter(|live| is_terminating(live));
+                    let live = run.context.caches.existing(&desired.key);
+                    let is_others = |live: &DynamicObject| !owns(run.context.config.scope(), parent, live);
                     applied.awaits_others |=
-                        going.is_some_and(|live| !owns(run.config.scope(), parent, &live));
+                        live.is_some_and(|live| is_terminating(&live) && is_others(&live));
                 }
                 None => {}
                 Some(Err(error)) => {
@@ -144,7 +141,7 @@ pub(super) async fn apply(
             return applied;
         }
     }
-    conflict::end(run, parent, desired);
+    brakes::end_conflicts(run, parent, desired);
     applied
 }
 
@@ -175,16 +172,14 @@ async fn apply_one(
     turns: &HashMap<ChildRef, String>,
 ) -> Result<ApplyOutcome, ApiError> {
     let drift = live.and_then(|live| drift_of(run, parent, desired, live));
-    let may_apply = match live.is_some() && drift.is_none() {
-        true => {
-            let again = live.and_then(|live| comes_again(run, parent, desired, &live.object));
+    let may_apply = match (live, turns.get(&desired.key)) {
+        (Some(live), _) if drift.is_none() => {
+            let again = comes_again(run, parent, desired, &live.object);
             Err(again.unwrap_or(ApplyOutcome::Unchanged))
         }
         // What others changed is restored at once.
-        false => match turns.get(&desired.key) {
-            Some(why) if !is_terminating(parent) => Err(ApplyOutcome::Turn(why.clone())),
-            _ => may_apply(run, parent, desired, live, drift.as_ref(), order),
-        },
+        (_, Some(why)) if !is_terminating(parent) => Err(ApplyOutcome::Turn(why.clone())),
+        _ => may_apply(run, parent, desired, live, drift.as_ref(), order),
     };
     let outcome = match may_apply {
         Err(outcome) => outcome,
@@ -223,7 +218,7 @@ fn may_apply<'a>(
     if may_wait && let Some(waiting) = turns::waits_for(run, desired, order) {
         return Err(ApplyOutcome::Waiting(waiting));
     }
-    if !is_correction && let Some(why) = held(run, parent, &desired.key) {
+    if !is_correction && let Some(why) = held_child(run, parent, &desired.key) {
         return Err(ApplyOutcome::Held(why));
     }
     if let (Some(live), Some(drift)) = (live, drift) {
@@ -231,7 +226,7 @@ fn may_apply<'a>(
         let is_expected = run.memory(|memory| memory.unkept.is_expected(&desired.key, &drift.to_string()));
         if !is_expected
             && is_child(run, parent, &live.object)
-            && conflict::is_on_hold(run, parent, desired, live, drift)
+            && brakes::is_on_hold(run, parent, desired, live, drift)
         {
             return Err(ApplyOutcome::Unchanged);
         }
@@ -239,11 +234,14 @@ fn may_apply<'a>(
     }
     // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
     // starts again.
-    run.cluster.requests_for(&desired.key.kind).ok_or_else(|| {
-        let kind = desired.key.kind.clone();
-        let why = format!("{} waits until the cluster serves {kind}", desired.key);
-        ApplyOutcome::Waiting(Waiting { kind, why })
-    })
+    run.context
+        .cluster
+        .requests_for(&desired.key.kind)
+        .ok_or_else(|| {
+            let kind = desired.key.kind.clone();
+            let why = format!("{} waits until the cluster serves {kind}", desired.key);
+            ApplyOutcome::Waiting(Waiting { kind, why })
+        })
 }
 
 /// Returns the outcome for a child that is being deleted, and is to be created again with a change: it is not as wanted yet, and
@@ -255,7 +253,7 @@ fn comes_again(
     live: &DynamicObject,
 ) -> Option<ApplyOutcome> {
     let waits = is_terminating(live) && !is_correction(desired, live) && !is_terminating(parent);
-    let why = unready(live).filter(|_| waits && owns(run.config.scope(), parent, live))?;
+    let why = unready(live).filter(|_| waits && owns(run.context.config.scope(), parent, live))?;
     let (key, kind) = (&desired.key, desired.key.kind.clone());
     let why = format!("{key} is created again when it is gone: {why}");
     Some(ApplyOutcome::Waiting(Waiting { kind, why }))
@@ -269,7 +267,7 @@ fn is_correction(desired: &Desired, live: &DynamicObject) -> bool {
 /// Reports whether an object is known to be the parent's. Only there are fields of others taken over: in an object that is
 /// adopted, a field of another manager is a conflict.
 fn is_known_child(run: &Run<'_>, parent: &DynamicObject, live: &DynamicObject) -> bool {
-    let (config, proof) = (&run.config, run.proof_key.proof());
+    let (config, proof) = (&run.context.config, run.context.proof_key.proof());
     owns(config.scope(), parent, live) || retains(config.scope(), proof, parent, live)
 }
 
@@ -288,34 +286,35 @@ async fn send(
     objects: ResourceClient<'_>,
 ) -> Result<ApplyOutcome, ApiError> {
     let key = &desired.key;
-    let manager = run.config.field_manager();
+    let manager = run.context.config.field_manager();
     let params = PatchParams::apply(&manager);
     let request = async {
-        match live {
-            None => {
-                let answer = objects.apply_new(&key.name, desired.new_body(), &manager).await;
-                answer.map(|answer| (answer, None))
-            }
+        let answer = match live {
+            None => objects.apply_new(&key.name, desired.new_body(), &manager).await,
             Some(live) => {
                 let body = body_for(desired, live, &manager);
-                match is_known_child(run, parent, &live.object) {
-                    true => repair::apply(&objects, desired, live, &body, &manager).await,
-                    false => objects
-                        .apply(&key.name, &body, &params)
-                        .await
-                        .map(|answer| (answer, None)),
+                if is_known_child(run, parent, &live.object) {
+                    let repair = Repair {
+                        objects: &objects,
+                        desired,
+                        body: &body,
+                        manager: &manager,
+                    };
+                    return repair.apply(live).await;
                 }
+                objects.apply(&key.name, &body, &params).await
             }
-        }
+        };
+        answer.map(|answer| (answer, None))
     };
     let (answer, warnings) = warnings::hear(Box::pin(request)).await;
     for warning in warnings {
         pass_on(run, parent, key, &warning);
     }
     let answer = answer.inspect_err(|error| {
-        run.caches.record_refused_namespace(error);
+        run.context.caches.record_refused_namespace(error);
         if error.is_lost_race() {
-            run.doubt(run.name);
+            run.context.doubt(run.name);
         }
     });
     let (answer, refused) = match (answer, live) {
@@ -344,11 +343,11 @@ async fn send(
         }
     });
     if let Some(live) = object.filter(|live| is_child(run, parent, live)) {
-        conflict::applied(run, parent, desired, live);
+        brakes::applied(run, parent, desired, live);
     }
     // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, ApplyOutcome::Unchanged) {
-        run.record_child(run.name, key, answer);
+        run.context.record_child(run.name, key, answer);
     }
     Ok(outcome)
 }
@@ -356,35 +355,18 @@ async fn send(
 /// Reports a warning of the API server about a child, each text once.
 fn pass_on(run: &Run<'_>, parent: &DynamicObject, key: &ChildRef, warning: &str) {
     let message = format!("{key}: {warning}");
-    let mut hasher = DefaultHasher::new();
-    message.hash(&mut hasher);
-    let is_new =
-        run.memory(|memory| memory.warnings.len() < MOST_WARNINGS && memory.warnings.insert(hasher.finish()));
-    if is_new {
+    let is_new = |memory: &mut ParentMemory| {
+        memory.warnings.len() < MOST_WARNINGS && memory.warnings.insert(hash_of(&message))
+    };
+    if run.memory(is_new) {
         warn!("the API server warns of {message}");
-        run.publish(parent, EventType::Warning, "ServerWarning", &message);
+        run.context
+            .publish(parent, EventType::Warning, "ServerWarning", &message);
     }
 }
 
 /// The most warnings about the children of one parent that are passed on.
 const MOST_WARNINGS: usize = 32;
-
-/// The reason of the condition and of the Event about children that back off.
-pub(super) const BACK_OFF: &str = "BackOff";
-
-/// Returns the message about a child, or a parent, that was written too often to be written now; `None` when it may be written.
-pub(super) fn held(run: &Run<'_>, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
-    let (why, is_news) = run.memory(|memory| {
-        let pace = memory.paces.get_mut(&key.identity())?;
-        let _wait = pace.wait(Instant::now())?;
-        Some((format!("{key} {pace}"), pace.is_to_be_published()))
-    })?;
-    if is_news {
-        warn!("{why}");
-        run.publish(parent, EventType::Warning, BACK_OFF, &why);
-    }
-    Some(why)
-}
 
 /// Returns the body to apply to a child that exists.
 fn body_for(desired: &Desired, live: &LiveChild, manager: &str) -> Value {
@@ -392,13 +374,8 @@ fn body_for(desired: &Desired, live: &LiveChild, manager: &str) -> Value {
     // The decision to apply it is about this object only, not about a new one of the same name.
     body["metadata"]["uid"] = live.object.metadata.uid.clone().into();
     if !desired.left.is_empty() {
-        left_fields::add_owned(
-            &desired.left,
-            &live.object.data,
-            &live.managed,
-            manager,
-            &mut body,
-        );
+        let LiveChild { object, managed } = live;
+        left_fields::add_owned(&desired.left, &object.data, managed, manager, &mut body);
         // Refused if another manager changes a left field meanwhile.
         body["metadata"]["resourceVersion"] = live.object.metadata.resource_version.clone().into();
     }
@@ -428,7 +405,7 @@ fn drift_of(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, live: &Liv
     if made_at(parent, &live.object) > parent.metadata.generation {
         return Some(annotation_path(PROVENANCE_ANNOTATION));
     }
-    let manager = run.config.field_manager();
+    let manager = run.context.config.field_manager();
     let mut found = drift(&live.managed, &manager, &desired.body, &live.object);
     let is_drift = |it: &Difference| it.cause != drift::Cause::Dropped && !is_known(&it.path);
     if let Some(at) = found.iter().position(is_drift) {
@@ -447,7 +424,7 @@ fn remember(
     answer: &DynamicObject,
     refused: Option<&ApiError>,
 ) {
-    let manager = run.config.field_manager();
+    let manager = run.context.config.field_manager();
     let managed = answer.metadata.managed_fields.as_deref().unwrap_or_default();
     let mut found = drift(managed, &manager, &desired.body, answer);
     if live.is_none() {
@@ -460,18 +437,12 @@ fn remember(
         let mut lost = found.iter().filter(|it| it.cause == drift::Cause::Lost);
         let writer = lost.find_map(|it| other_writer(managed, &it.path, &manager));
         let writer = writer.map(|writer| format!(", which was changed {},", in_words(&writer)));
-        format!(
-            "{} cannot be changed back: {}",
-            writer.unwrap_or_default(),
-            refused.message
-        )
+        let writer = writer.unwrap_or_default();
+        format!("{writer} cannot be changed back: {}", refused.message)
     });
-    run.memory(|memory| {
-        memory
-            .unkept
-            .answered(&desired.key, &desired.fingerprint, known, why);
-    });
-    tell(run, parent, &desired.key, &found);
+    let (key, fingerprint) = (&desired.key, &desired.fingerprint);
+    run.memory(|memory| memory.unkept.answered(key, fingerprint, known, why));
+    tell(run, parent, key, &found);
 }
 
 /// Tells which fields of a child the API server does not keep, each once.
@@ -480,7 +451,6 @@ fn tell(run: &Run<'_>, parent: &DynamicObject, key: &ChildRef, found: &[Differen
     // An API server that keeps no managed fields keeps the fields.
     let paths = paths.filter(|path| path != "metadata.managedFields").collect();
     if let Some((reason, message)) = run.memory(|memory| memory.unkept.tell(key, paths)) {
-        warn!("{message}");
-        run.publish(parent, EventType::Warning, reason, &message);
+        run.warn(parent, reason, &message);
     }
 }

@@ -26,10 +26,8 @@ pub(super) async fn call(
     let parent = &subject.parent;
     run.memory(|memory| {
         // A change that the plugin made in a parent that it decorates must not reset its pace.
-        let generation = parent
-            .metadata
-            .generation
-            .filter(|_| run.config.decorates.is_none());
+        let generation = parent.metadata.generation;
+        let generation = generation.filter(|_| run.context.config.decorates.is_none());
         memory.begin(generation, *plugin.digest());
         memory.asked = Some(*plugin.digest());
     });
@@ -39,15 +37,15 @@ pub(super) async fn call(
         let span = span_of_call(plugin, export.as_str());
         request.traceparent = trace::traceparent(&span);
         let asked = request.asked_of(export);
-        let observer = &run.observer;
+        let observer = &run.context.observer;
         let children = |answer: &Response| Some(answer.children.len());
         let call = plugin.respond(asked.clone());
         let (outcome, share) = observe(&observer.metrics, export.as_str(), &span, call, children).await;
         observer.calls.record(plugin, asked, &outcome);
         (outcome, share)
     };
-    let known = run.state.needs.of(run.name);
-    let remember = |needs: &[Need]| run.state.needs.set(run.name, needs);
+    let known = run.context.state.needs.of(run.name);
+    let remember = |needs: &[Need]| run.context.state.needs.set(run.name, needs);
     let called = evaluate(subject, run.context, known, call, remember).await;
     called.map_err(|error| match error {
         EvaluateError::Call(error) if error.class() == Class::Request => too_large(&subject.children, error),
@@ -90,15 +88,11 @@ pub(super) async fn check_valid(
     let parent = validation::text(parent).map_err(ReconcileError::Call)?;
     let span = span_of_call(plugin, Export::Validate.as_str());
     let call = plugin.validate(&parent, None);
-    let observer = &run.observer;
-    let (outcome, _share) = observe(&observer.metrics, Export::Validate.as_str(), &span, call, |_| {
-        None
-    })
-    .await;
-    observer
-        .calls
-        .record(plugin, Asked::Validate(parent, None), &outcome);
-    outcome
-        .and_then(|errors| validation::verdict(&errors))
-        .map_err(ReconcileError::Call)
+    let observer = &run.context.observer;
+    let export = Export::Validate.as_str();
+    let (outcome, _share) = observe(&observer.metrics, export, &span, call, |_| None).await;
+    let asked = Asked::Validate(parent, None);
+    observer.calls.record(plugin, asked, &outcome);
+    let valid = outcome.and_then(|errors| validation::verdict(&errors));
+    valid.map_err(ReconcileError::Call)
 }

@@ -5,62 +5,63 @@ use std::time::Duration;
 
 use kube::core::DynamicObject;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::error::ReconcileError;
 use super::finalizer::{has_finalizer, is_cleaned_up, remove_finalizer};
 use super::outcome::{FinalAnswer, Outcome};
 use super::release::release;
 use super::run::Run;
-use super::snapshot::Snapshot;
 use operator_host_contract::EventType;
 use operator_host_desired::conditions::{Reason, Verdict};
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
 pub(super) fn cleaning_up_verdict(run: &Run<'_>, parent: &DynamicObject) -> Verdict {
-    let reason = Reason::cleaning_up(&run.config.finalizer());
+    let reason = Reason::cleaning_up(&run.context.config.finalizer());
     if !run.memory(|memory| std::mem::replace(&mut memory.is_cleaning_up, true)) {
         info!("{}", reason.message);
-        run.publish(parent, EventType::Normal, "CleaningUp", &reason.message);
+        run.context
+            .publish(parent, EventType::Normal, "CleaningUp", &reason.message);
     }
     Verdict::CleaningUp(reason)
 }
 
 /// Reports whether the time for a parent's cleanup is over, unless this reconcile has released it.
 pub(super) fn is_overdue(run: &Run<'_>, parent: &DynamicObject) -> bool {
-    let left = run.caches.as_seen(parent).and_then(|now| time_left(run, &now));
-    left.is_some_and(|left| left.is_zero())
+    let left = run
+        .context
+        .caches
+        .as_seen(parent)
+        .and_then(|now| time_left(run, &now));
+    left == Some(Duration::ZERO)
 }
 
 /// Has a parent reconciled when the time for its cleanup is over.
 pub(super) fn wake_when_overdue(run: &Run<'_>, parent: &DynamicObject) {
     if let Some(left) = time_left(run, parent).filter(|left| !left.is_zero()) {
-        run.queue.enqueue_at(run.name, Instant::now() + left);
+        run.context.queue.enqueue_at(run.name, Instant::now() + left);
     }
 }
 
 /// Returns how long a parent may still wait for its cleanup; `None` when that is not limited.
 pub(super) fn time_left(run: &Run<'_>, parent: &DynamicObject) -> Option<Duration> {
-    let limit = run.config.release_after?;
+    let limit = run.context.config.release_after?;
     let since = parent.metadata.deletion_timestamp.as_ref()?;
-    has_finalizer(&run.config, parent).then_some(())?;
-    let waited = run.cluster.writer.clock.now().duration_since(since.0);
+    has_finalizer(&run.context.config, parent).then_some(())?;
+    let waited = run.context.cluster.writer.clock.now().duration_since(since.0);
     Some(limit.saturating_sub(Duration::try_from(waited).unwrap_or_default()))
 }
 
 /// Releases the parent without its cleanup, and reports it. `why` is the reason why the cleanup is not done.
-///
-/// # Errors
-/// When the parent stays, because it or its retained children cannot be released.
 pub(super) async fn abandon(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
     why: &str,
 ) -> Result<Outcome, ReconcileError> {
     // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
-    release(run, &Snapshot::take(run, Arc::clone(parent)), &mut Vec::new()).await?;
-    let limit = run.config.release_after.unwrap_or_default();
-    let message = if is_cleaned_up(&run.config, parent) {
+    release(run, &run.snapshot(Arc::clone(parent)), &mut Vec::new()).await?;
+    let limit = run.context.config.release_after.unwrap_or_default();
+    let message = if is_cleaned_up(&run.context.config, parent) {
         format!(
             "the children were not deleted in their order within {limit:?} (`finalizer.releaseAfter`), so the others are \
              deleted at once"
@@ -72,8 +73,7 @@ pub(super) async fn abandon(
         )
     };
     let left = remove_finalizer(run, parent).await?;
-    warn!("{message}");
-    run.publish(parent, EventType::Warning, "CleanupAbandoned", &message);
+    run.warn(parent, "CleanupAbandoned", &message);
     Ok(Outcome::without_finalizer(
         left.as_deref(),
         FinalAnswer::default(),

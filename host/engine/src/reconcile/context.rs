@@ -5,19 +5,19 @@ mod cluster;
 pub(super) mod conflicts;
 mod memory;
 mod needs;
-mod objects;
 pub(super) mod pace;
 mod state;
 mod unkept;
-mod watches;
 
 use std::sync::Arc;
 
 use jiff::SignedDuration;
 use kube::core::DynamicObject;
+use serde_json::Value;
 
 pub use self::caches::Caches;
-pub(super) use self::caches::LiveChild;
+pub(crate) use self::caches::LiveChild;
+use self::caches::failure;
 pub use self::cluster::Cluster;
 pub use self::conflicts::Conflicts;
 pub use self::memory::{Doubt, FailureMemory, OwnWrites, ParentMemory};
@@ -30,13 +30,16 @@ use crate::work_queue::Queue;
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::event_recorder::Events;
+use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_config::ControllerConfig;
-use operator_host_contract::EventType;
+use operator_host_contract::{EventType, Kind, Response};
 use operator_host_core::child_rules::Allow;
-use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, label};
+use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, label, version};
 use operator_host_core::text::shorten;
-use operator_host_desired::ownership::home;
+use operator_host_desired::ownership::{home, leave_out_others, owns, retains};
+use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
 use operator_host_desired::readiness::why_failed;
+use operator_host_runtime::Plugin;
 use operator_host_telemetry::trace;
 
 /// The shared state of one controller; see the module.
@@ -70,11 +73,7 @@ const LIFETIME: SignedDuration = SignedDuration::from_secs(60);
 
 /// Says what became of a child that is gone.
 fn removal_in_words(child: &DynamicObject) -> String {
-    let text = |field: &str| {
-        child.data["status"][field]
-            .as_str()
-            .map(|text| shorten(text, 100))
-    };
+    let text = |field: &str| Some(shorten(child.data["status"][field].as_str()?, 100));
     match (text("phase"), text("reason")) {
         (Some(phase), Some(reason)) => format!("its phase was {phase} ({reason})"),
         (Some(phase), None) if phase != "Pending" && phase != "Running" => format!("its phase was {phase}"),
@@ -106,18 +105,11 @@ impl Context {
     ) -> Result<(), ProofKeyError> {
         let name = NamespacedName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
-        let is_marked = |watch: Arc<Reflector>| {
-            let referring = watch.referring_to(uid, &name);
-            referring
-                .iter()
-                .any(|object| label(object, GENERATED_LABEL).is_some())
-        };
-        let secrets = self
-            .caches
-            .children
-            .iter()
-            .filter(|(kind, _)| kind.kind == "Secret");
-        if !self.proof_key.is_known() && secrets.flat_map(|(_, watches)| watches.all()).any(is_marked) {
+        let children = self.caches.children.iter();
+        let secrets = children.filter(|(kind, _)| kind.kind == "Secret");
+        let secrets = secrets.flat_map(|(_, watches)| watches.all());
+        let mut secrets = secrets.flat_map(|watch| watch.referring_to(uid, &name));
+        if !self.proof_key.is_known() && secrets.any(|it| label(&it, GENERATED_LABEL).is_some()) {
             self.proof_key.load(writer).await?;
         }
         Ok(())
@@ -140,23 +132,14 @@ impl Context {
 
     /// Notes that a child is gone, or is being deleted. If that is within moments of its creation, the next one may wait.
     pub fn note_removal(&self, parent: &NamespacedName, key: &ChildRef, child: &DynamicObject) {
-        let created = child
-            .metadata
-            .creation_timestamp
-            .as_ref()
-            .map(|created| created.0);
-        let limit = if why_failed(child).is_some() {
-            LIFETIME
-        } else {
-            MOMENTS
-        };
+        let created = child.metadata.creation_timestamp.as_ref();
+        let limit = why_failed(child).map_or(MOMENTS, |_| LIFETIME);
         let now = self.cluster.writer.clock.now();
-        let is_young = created.is_some_and(|created| now.duration_since(created) < limit);
+        let is_young = created.is_some_and(|created| now.duration_since(created.0) < limit);
         if is_young && self.caches.has_parent(parent) {
             let why = removal_in_words(child);
-            self.state.memory_of(parent, |memory| {
-                memory.pace(key.identity()).removed(why);
-            });
+            let note = |memory: &mut ParentMemory| memory.pace(key.identity()).removed(why);
+            self.state.memory_of(parent, note);
         }
     }
 
@@ -165,5 +148,122 @@ impl Context {
         if self.caches.parent(parent).is_some() {
             self.state.memory_of(parent, |memory| memory.doubt.note());
         }
+    }
+
+    /// Returns the children that this parent owns or retains, sorted by API version, kind, namespace and name.
+    pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
+        let name = NamespacedName::of(parent);
+        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+        let mut children = self.caches.referring_to(uid, &name);
+        let proof = self.proof_key.proof();
+        children.retain(|child| {
+            owns(self.config.scope(), parent, child) || retains(self.config.scope(), proof, parent, child)
+        });
+        leave_out_others(self.config.scope(), parent, &mut children);
+        children
+    }
+
+    /// Plans what a version of the plugin has answered for a parent and the children that it was shown.
+    ///
+    /// # Errors
+    /// As [`plan_around`].
+    pub fn plan(
+        &self,
+        plugin: &Plugin,
+        parent: &DynamicObject,
+        shown: &[Arc<DynamicObject>],
+        answer: &Response,
+    ) -> Result<Plan, Vec<Refusal>> {
+        let trace = trace::current().map(|context| trace::header(&context));
+        let policy = Policy {
+            scope: self.config.scope(),
+            parent,
+            digest: &plugin.digest().to_string(),
+            trace: trace.as_deref(),
+            plugin: &plugin.description().name_and_version(),
+            namespaced: &|kind: &Kind| self.cluster.served.namespaced(kind),
+            existing: &|key: &ChildRef| self.caches.existing(key),
+            shown,
+            proof: self.proof_key.proof(),
+        };
+        plan_around(&policy, answer)
+    }
+
+    /// Stores the result of a write in the cache, and remembers its version to recognize the watch event for it.
+    pub(crate) fn record_child(&self, parent: &NamespacedName, key: &ChildRef, object: DynamicObject) {
+        if let Some(version) = version(&object) {
+            self.state.memory_of(parent, |memory| {
+                memory.own_writes.children.insert(key.identity(), version);
+            });
+        }
+        if let Some(watch) = self.caches.watch_of(key) {
+            watch.record(object);
+        }
+    }
+
+    /// Stores the response to a write of the parent, and remembers its version to recognize the watch event for it.
+    /// `seen` is the parent as the reconcile knows it, `status` the status that was written, if it was.
+    pub(crate) fn record_parent(
+        &self,
+        seen: &DynamicObject,
+        status: Option<&Value>,
+        answer: DynamicObject,
+    ) -> Option<Arc<DynamicObject>> {
+        let name = NamespacedName::of(seen);
+        // The cache is not asked what was known: the watch may have delivered the result of the write already, with
+        // a change of others that the reconcile has not seen.
+        let note = |memory: &mut ParentMemory| memory.wrote_parent(seen, status, &answer);
+        self.state.memory_of(&name, note);
+        let watch = self.caches.parents.of(name.namespace.as_deref())?;
+        Some(watch.record(answer))
+    }
+
+    /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches
+    /// for reads are checked when the plugin asks for them.
+    ///
+    /// For a kind whose watch has worked before, it is known whether the parent has such children: it has only
+    /// those that the host created. For a kind that was never listed it is not known, and the children must not
+    /// appear to be missing. A kind that the cluster does not serve has no objects.
+    pub fn watch_failure(&self, parent: &DynamicObject) -> Option<String> {
+        let name = NamespacedName::of(parent);
+        let own = self.caches.parents.of(name.namespace.as_deref());
+        if let Some(failure) = own.as_deref().and_then(failure) {
+            return Some(failure);
+        }
+        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+        let not_served = &self.cluster.served.not_served;
+        let children = self.caches.children.iter();
+        children
+            .filter(|(kind, _)| !not_served.contains_key(kind))
+            .flat_map(|(_, watches)| self.watches_of_children(watches, &name))
+            .filter_map(|watch| Some((failure(&watch)?, watch)))
+            .find(|(_, watch)| !watch.was_listed() || !watch.referring_to(uid, &name).is_empty())
+            .map(|(failure, _)| failure)
+    }
+
+    /// Returns why a kind that the cluster serves cannot be watched.
+    pub fn unwatched(&self) -> Option<String> {
+        let others = self.caches.children.iter().chain(&self.caches.reads);
+        let served = others.filter(|(kind, _)| !self.cluster.served.not_served.contains_key(kind));
+        std::iter::once(&self.caches.parents)
+            .chain(served.map(|(_, watches)| watches))
+            .flat_map(KindReflectors::all)
+            .find_map(|watch| failure(&watch))
+    }
+
+    /// Returns the watches of one kind that may show children of a parent: those of its own namespace, or, for a
+    /// cluster-scoped parent, those of all configured namespaces.
+    fn watches_of_children(&self, watches: &KindReflectors, parent: &NamespacedName) -> Vec<Arc<Reflector>> {
+        if parent.namespace.is_some() {
+            return watches.of(parent.namespace.as_deref()).into_iter().collect();
+        }
+        let others = &self.config.rules.other_namespaces;
+        let mut all = watches.all();
+        all.retain(|watch| {
+            watch
+                .namespace()
+                .is_none_or(|namespace| others.contains(namespace))
+        });
+        all
     }
 }

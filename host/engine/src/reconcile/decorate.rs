@@ -1,5 +1,8 @@
 //! Gives an object that the controller decorates the fields that its plugin wants, and takes back those that it wants no more. They
 //! are applied without force: a field that somebody else has set stays as it is.
+//!
+//! An object that is not decorated any more, because its labels or the selector have changed, gives back all its fields, and its
+//! children are deleted, as those that a plugin does not want any more.
 
 use std::sync::Arc;
 
@@ -8,16 +11,22 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use super::apply::held;
+use super::action::Action;
+use super::brakes::held_child;
 use super::context::pace::Cause;
 use super::error::ReconcileError;
+use super::failure::{count_failure, log_once};
+use super::freshness;
+use super::outcome::Changes;
+use super::prune::prune;
 use super::run::Run;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::ControllerConfig;
 use operator_host_core::digest::Digest;
 use operator_host_core::managed_fields::applied_by;
-use operator_host_core::object::ChildRef;
+use operator_host_core::object::{ChildRef, PAUSED_ANNOTATION, annotation, is_terminating};
 use operator_host_desired::parent_fields::{self, has_values, is_applied};
+use operator_host_desired::plan::Plan;
 
 /// Returns what to apply to a parent for an answer; `None` for a controller that does not decorate.
 ///
@@ -51,16 +60,13 @@ pub(super) enum Decorated {
 }
 
 /// Applies a body that [`body_for`] has returned.
-///
-/// # Errors
-/// When another manager has set one of the fields, or the API server refuses them.
 pub(super) async fn decorate(
     run: &Run<'_>,
     parent: &DynamicObject,
     body: &Value,
 ) -> Result<Decorated, ReconcileError> {
-    let manager = run.config.field_manager();
-    let Some((live, managed)) = run.caches.managed_parent(run.name) else {
+    let manager = run.context.config.field_manager();
+    let Some((live, managed)) = run.context.caches.managed_parent(run.name) else {
         return Ok(Decorated::ParentChanged);
     };
     let digest = || Digest::of(body.to_string().as_bytes());
@@ -70,12 +76,14 @@ pub(super) async fn decorate(
         return Ok(Decorated::Unchanged);
     }
     let key = ChildRef::of(parent);
-    if let Some(why) = held(run, parent, &key) {
+    if let Some(why) = held_child(run, parent, &key) {
         return Ok(Decorated::Held(why));
     }
-    let objects = ResourceClient::new(&run.cluster.children_writer, &run.cluster.served.parent);
-    let answer = objects.apply(run.name, body, &PatchParams::apply(&manager)).await;
-    let answer = match answer {
+    let objects = ResourceClient::new(
+        &run.context.cluster.children_writer,
+        &run.context.cluster.served.parent,
+    );
+    let answer = match objects.apply(run.name, body, &PatchParams::apply(&manager)).await {
         Ok(answer) => answer,
         Err(error) if error.is_not_found() || error.is_lost_race() => return Ok(Decorated::ParentChanged),
         Err(error) if error.is_conflict() => {
@@ -91,7 +99,7 @@ pub(super) async fn decorate(
             memory.pace(key.identity()).wrote(Cause::Change, Instant::now());
         }
     });
-    let now = run.record_parent(&live, None, answer);
+    let now = run.context.record_parent(&live, None, answer);
     Ok(match now {
         _ if is_same => Decorated::Unchanged,
         Some(now) => Decorated::Changed(now),
@@ -100,19 +108,63 @@ pub(super) async fn decorate(
 }
 
 /// Takes back all fields of an object.
-///
-/// # Errors
-/// As [`decorate`].
-pub(super) async fn take_back(run: &Run<'_>, object: &DynamicObject) -> Result<(), ReconcileError> {
+async fn take_back(run: &Run<'_>, object: &DynamicObject) -> Result<(), ReconcileError> {
     let body = parent_fields::body(object, &Map::new(), &[]).map_err(ReconcileError::FieldsRefused)?;
     decorate(run, object, &body).await.map(drop)
 }
 
 /// Reports whether an object has fields that this controller has written.
-pub(super) fn has_fields(run: &Run<'_>, object: &DynamicObject) -> bool {
-    let managed = run.caches.managed_parent(run.name);
+fn has_fields(run: &Run<'_>, object: &DynamicObject) -> bool {
+    let managed = run.context.caches.managed_parent(run.name);
     managed.is_some_and(|(live, managed)| {
         live.metadata.uid == object.metadata.uid
-            && applied_by(&managed, &run.config.field_manager()).is_some()
+            && applied_by(&managed, &run.context.config.field_manager()).is_some()
     })
+}
+
+/// Deletes the children of an object. What waits for others to be deleted is deleted after these: their end enqueues the object.
+pub(super) async fn undecorate(run: &Run<'_>, object: &Arc<DynamicObject>) -> Action {
+    let is_paused = annotation(object, PAUSED_ANNOTATION) == Some("true");
+    // The garbage collector deletes the children of an object that is being deleted.
+    run.context.state.note_unready(run.name, None);
+    let children = run.context.owned(object);
+    if children.is_empty() && !has_fields(run, object) {
+        run.context.state.forget(run.name);
+        return Action::OnChange;
+    }
+    if is_paused || is_terminating(object) || run.context.state.is_held(run.name) {
+        return Action::OnChange;
+    }
+    let result = async {
+        // A cache that is behind may not have the label yet.
+        let fresh = freshness::read(run, object).await?;
+        if fresh.is_none_or(|fresh| run.context.caches.selects(&fresh) || is_terminating(&fresh)) {
+            // The watch delivers what it is.
+            return Ok(());
+        }
+        if let Some(failure) = run.context.watch_failure(object) {
+            return Err(ReconcileError::Watch(failure));
+        }
+        take_back(run, object).await?;
+        run.context.load_proof_key(object, None).await?;
+        let mut changes = Changes::default();
+        let (deleted, failed) = prune(run, object, &children, &Plan::default(), |_| true).await;
+        changes.deleted.extend(deleted);
+        changes.publish(run, object);
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(ReconcileError::Api(failed)),
+        }
+    };
+    match result.await {
+        Ok(()) => Action::OnChange,
+        Err(error) => {
+            run.context
+                .observer
+                .fails(run.name, error.class(), &error, run.span);
+            count_failure(run);
+            log_once(run, &error);
+            error.next()
+        }
+    }
 }

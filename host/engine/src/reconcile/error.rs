@@ -1,15 +1,17 @@
 //! Errors that abort a reconcile.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
-use super::action::{Action, OBSTRUCTED};
+use super::action::{Action, MIN_DELAY, OBSTRUCTED};
 use super::evaluate::EvaluateError;
 use super::needs::NeedError;
 use super::proof_key::ProofKeyError;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::refusal::is_missing_permission;
+use operator_host_contract::Failure;
 use operator_host_core::backoff::at_least;
 use operator_host_core::object::{first_few, unreadable};
 use operator_host_desired::plan::{Cause, Refusal};
@@ -83,11 +85,9 @@ fn join<E: std::fmt::Display>(errors: &[E]) -> String {
 
 /// Returns the permanent errors, or all errors if none is permanent.
 fn lasting(errors: &[ApiError]) -> Vec<&ApiError> {
-    let lasting: Vec<_> = errors.iter().filter(|error| !error.is_passing()).collect();
-    match lasting.is_empty() {
-        true => errors.iter().collect(),
-        false => lasting,
-    }
+    let only_passing = errors.iter().all(ApiError::is_passing);
+    let lasting = errors.iter().filter(|error| only_passing || !error.is_passing());
+    lasting.collect()
 }
 
 impl ReconcileError {
@@ -122,17 +122,31 @@ impl ReconcileError {
         errors.iter().any(ApiError::is_missing_permission)
     }
 
-    /// Returns when to retry: after the back-off, later if the API server asks for it, and soon if an object of others may be in
-    /// the way.
-    pub(super) fn backoff(&self) -> Action {
+    /// Reports whether the values of a generated Secret are lost.
+    pub(super) fn has_lost_secret(&self) -> bool {
+        matches!(self, Self::Refused(refusals) if refusals.iter().any(|it| it.cause == Cause::SecretLost))
+    }
+
+    /// Returns when to retry: not at all if only a change helps; when the plugin says; otherwise after the back-off, later if the
+    /// API server asks for it, and soon if an object of others may be in the way.
+    pub(super) fn next(&self) -> Action {
         let errors = match self {
+            Self::NoPlugin(_) | Self::Namespace(_) | Self::Unreadable | Self::OtherController(_) => {
+                return Action::OnChange;
+            }
+            Self::Call(CallError::Failure(Failure::Invalid { .. })) => return Action::OnChange,
+            Self::Call(CallError::Failure(Failure::Retry {
+                after_ms: Some(after),
+                ..
+            })) => {
+                return Action::After(Duration::from_millis(*after).max(MIN_DELAY));
+            }
             Self::Api(errors) => errors.as_slice(),
-            Self::Status(error) => std::slice::from_ref(error),
             Self::Contested { error, .. } => std::slice::from_ref(&**error),
             _ => &[],
         };
         let is_obstructed = match self {
-            Self::Refused(refusals) => refusals.iter().any(Refusal::is_obstacle),
+            Self::Refused(refusals) => refusals.iter().any(Refusal::is_obstacle) && !self.has_lost_secret(),
             // Another object may have the name: the API server calls that a conflict, or an invalid UID.
             _ => errors
                 .iter()

@@ -77,10 +77,8 @@ where
             ..subject.clone()
         };
         let (outcome, share) = call(request).await;
-        if outcome
-            .as_ref()
-            .is_err_and(|error| error.class() == Class::Request)
-        {
+        let is_too_large = |error: &CallError| error.class() == Class::Request;
+        if outcome.as_ref().is_err_and(is_too_large) {
             // Without those objects it may ask for less.
             remember(&[]);
         }
@@ -112,7 +110,6 @@ fn without_nulls(mut outcome: Result<Response, CallError>) -> Result<Response, C
 }
 
 /// Returns what to ask about a parent.
-#[must_use]
 pub fn export_for(plugin: &Plugin, parent: &DynamicObject) -> Export {
     match plugin.description().finalizer && is_terminating(parent) {
         true => Export::Cleanup,

@@ -1,17 +1,15 @@
 //! Handles a failed reconcile: the parent's condition, the log and the next attempt.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::action::{Action, MIN_DELAY};
+use super::action::Action;
+use super::brakes;
 use super::cleanup_deadline::time_left;
-use super::conflict;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::going::without_advice;
@@ -20,32 +18,36 @@ use super::run::Run;
 use super::status;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_contract::{EventType, Failure};
+use operator_host_core::digest::hash_of;
 use operator_host_core::object::is_terminating;
 use operator_host_core::text::shorten;
-use operator_host_desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
-use operator_host_desired::plan::Cause;
+use operator_host_desired::conditions::{
+    NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, conditions_of, current,
+};
 use operator_host_runtime::{CallError, Class};
 
 /// Reports why a reconcile failed, and returns when to try again.
 pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> Action {
-    run.observer.fails(run.name, error.class(), error, run.span);
+    run.context
+        .observer
+        .fails(run.name, error.class(), error, run.span);
     note(run, error);
     if is_transient(run, parent, error) {
         debug!("{error}");
         count_failure(run);
-        return match error.backoff() {
+        return match error.next() {
             // Retry early enough to write the first condition in time.
-            Action::Backoff | Action::BackoffAtMost(_) if is_unreported(run, parent) => {
+            Action::Backoff | Action::BackoffAtMost(_) if is_unreported(run.context, parent) => {
                 Action::BackoffAtMost(FIRST_GRACE / 2)
             }
             next => next,
         };
     }
-    let Some(parent) = run.caches.as_seen(parent) else {
+    let Some(parent) = run.context.caches.as_seen(parent) else {
         // A new parent of the same name, if any, is enqueued separately.
         return Action::OnChange;
     };
-    let (verdict, next) = judge(run, &parent, error);
+    let (verdict, next) = (judge(run, &parent, error), error.next());
     let may_pass = may_pass(run);
     if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict
         && !may_pass
@@ -55,10 +57,8 @@ pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &Reconcil
     if let ReconcileError::Call(CallError::Trap { backtrace, .. }) = error
         && !backtrace.is_empty()
     {
-        debug!(
-            "the plugin's backtrace, innermost first:\n{}",
-            shorten(backtrace, MAX_LINE)
-        );
+        let backtrace = shorten(backtrace, MAX_LINE);
+        debug!("the plugin's backtrace, innermost first:\n{backtrace}");
     }
     let failure = match error {
         ReconcileError::Call(error) => error.failure(),
@@ -71,31 +71,24 @@ pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &Reconcil
         added: failure.map_or(&[], Failure::conditions),
         ..of_host
     };
-    let reason = match &verdict {
-        Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
-        Verdict::Reconciled | Verdict::Progressing(_) | Verdict::CleaningUp(_) | Verdict::Paused => None,
-    };
     // Waiting does not deserve a Warning.
-    let waits = may_pass
-        || matches!(
-            error,
-            ReconcileError::Call(CallError::Failure(Failure::Retry { .. }))
-        )
-        || is_waiting_for_deletion(error);
+    let is_retry = matches!(failure, Some(Failure::Retry { .. }));
+    let waits = may_pass || is_retry || is_waiting_for_deletion(error);
     if matches!(next, Action::OnChange) {
-        conflict::forget(run);
+        brakes::forget_conflicts(run);
     } else {
         count_failure(run);
     }
     let before = current(&parent);
-    let conditions = status::desired(run, &parent, before, &of_host)
-        .0
-        .remove("conditions");
-    let is_news = conditions.as_ref() != before.get("conditions");
-    if let Some(reason) = reason.filter(|_| !waits && is_news)
+    let (wanted, _) = status::desired(run, &parent, before, &of_host);
+    let is_news = wanted.get("conditions") != before.get("conditions");
+    if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict
+        && !waits
+        && is_news
         && is_unpublished(run, &parent, reason)
     {
-        run.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
+        run.context
+            .publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
     let mut written = status::write(run, &parent, &update, None).await;
     // The API server may refuse the plugin's status and conditions. The failure must be reported all the same.
@@ -103,10 +96,8 @@ pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &Reconcil
         && (update.fields.is_some() || !update.added.is_empty())
         && refused.is_invalid()
     {
-        log_once(
-            run,
-            &format!("the status that the plugin gave with its failure was not written: {refused}"),
-        );
+        let what = "the status that the plugin gave with its failure was not written";
+        log_once(run, &format!("{what}: {refused}"));
         written = status::write(run, &parent, &of_host, None).await;
     }
     match written {
@@ -122,27 +113,25 @@ pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &Reconcil
 
 /// Whether a failure was not published yet. The conditions alone do not tell it for a kind that has none.
 fn is_unpublished(run: &Run<'_>, parent: &DynamicObject, reason: &Reason) -> bool {
-    let mut hasher = DefaultHasher::new();
     let of = (&parent.metadata.uid, parent.metadata.generation);
-    (of, &reason.reason, &reason.message).hash(&mut hasher);
-    let failure = Some(hasher.finish());
+    let failure = Some(hash_of((of, &reason.reason, &reason.message)));
     run.memory(|memory| std::mem::replace(&mut memory.failure.last_published, failure) != failure)
 }
 
 /// Reports that the status could not be written, and returns when to try again. The caller counts the failure.
 pub(super) fn status_not_written(run: &Run<'_>, parent: &DynamicObject, error: ApiError) -> Action {
     let error = ReconcileError::from(error);
-    run.observer.fails(run.name, "status", &error, run.span);
+    run.context.observer.fails(run.name, "status", &error, run.span);
     note(run, &error);
     // The failure itself is logged, with what can be done in such a namespace.
-    let is_lost = run.caches.is_namespace_terminating(parent) && error.is_missing_permission();
+    let is_lost = run.context.caches.is_namespace_terminating(parent) && error.is_missing_permission();
     // Of a new parent too: the status cannot say it earlier, and an API server that starts refuses it for many at once.
     if is_lost || is_transient_within(run, parent, &error, GRACE) {
         debug!("{error}");
     } else {
         log_once(run, &error);
     }
-    error.backoff()
+    error.next()
 }
 
 /// How long an overload of the API server is tolerated before the status reports it.
@@ -152,8 +141,7 @@ pub(super) const FIRST_GRACE: Duration = Duration::from_secs(2);
 
 /// Reports whether the host has written no condition of a parent yet, although it could.
 pub(super) fn is_unreported(context: &Context, parent: &DynamicObject) -> bool {
-    let conditions = current(parent).get("conditions").and_then(Value::as_array);
-    context.cluster.served.parent.has_status && conditions.is_none_or(Vec::is_empty)
+    context.cluster.served.parent.has_status && conditions_of(current(parent)).next().is_none()
 }
 
 /// Returns what the API server answered.
@@ -177,9 +165,10 @@ pub(super) fn note(run: &Run<'_>, error: &ReconcileError) {
 /// Reports whether a failure, which was noted, is transient or not caused by the parent, so that the status does not show
 /// it.
 pub(super) fn is_transient(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> bool {
-    let grace = match is_unreported(run, parent) {
-        true => FIRST_GRACE,
-        false => GRACE,
+    let grace = if is_unreported(run.context, parent) {
+        FIRST_GRACE
+    } else {
+        GRACE
     };
     is_transient_within(run, parent, error, grace)
 }
@@ -223,16 +212,9 @@ pub(super) fn mark_repeated<T>(run: &Run<'_>, result: &mut Result<T, ReconcileEr
         Err(ReconcileError::Api(errors)) => errors.as_mut_slice(),
         _ => &mut [],
     };
-    let hash = |error: &ApiError| {
-        let mut hasher = DefaultHasher::new();
-        error.to_string().hash(&mut hasher);
-        hasher.finish()
-    };
-    let internal = errors
-        .iter()
-        .filter(|error| error.is_internal())
-        .map(hash)
-        .collect();
+    let hash = |error: &ApiError| hash_of(error.to_string());
+    let internal = errors.iter().filter(|error| error.is_internal());
+    let internal = internal.map(hash).collect();
     let before = run.memory(|memory| std::mem::replace(&mut memory.failure.internal_errors, internal));
     for error in errors {
         if error.is_internal() && before.contains(&hash(error)) {
@@ -247,15 +229,12 @@ const MAX_LINE: usize = 4096;
 /// Logs a parent's error once, however often it is retried. Returns whether it is new.
 pub(super) fn log_once(run: &Run<'_>, error: &dyn std::fmt::Display) -> bool {
     let text = shorten(&error.to_string(), MAX_LINE);
-    let is_new = run.memory(|memory| {
-        let is_new = memory.failure.last_logged.as_ref() != Some(&text);
-        memory.failure.last_logged = Some(text.clone());
-        is_new
-    });
-    if is_new {
-        warn!("{text}");
-    } else {
-        debug!("{text}");
+    let now = Some(text.clone());
+    let before = run.memory(|memory| std::mem::replace(&mut memory.failure.last_logged, now));
+    let is_new = before.as_ref() != Some(&text);
+    match is_new {
+        true => warn!("{text}"),
+        false => debug!("{text}"),
     }
     is_new
 }
@@ -268,16 +247,14 @@ pub(super) fn count_failure(run: &Run<'_>) {
 
 /// Returns why a parent that is being deleted stays, and what can be done about it.
 fn deletion_blocked(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> String {
-    let finalizer = run.config.finalizer();
-    if time_left(run, parent).is_some_and(|left| left.is_zero()) {
+    let finalizer = run.context.config.finalizer();
+    if time_left(run, parent) == Some(Duration::ZERO) {
         return format!(
             "its time is over (`finalizer.releaseAfter`), but it cannot be released, so the finalizer {finalizer} stays: \
              {error}"
         );
     }
-    let going =
-        matches!(error, ReconcileError::Api(errors) if errors.iter().any(ApiError::is_namespace_terminating));
-    if going {
+    if answers(error).iter().any(ApiError::is_namespace_terminating) {
         let namespace = parent.namespace().unwrap_or_default();
         return format!(
             "the deletion waits for the plugin's cleanup, which must create an object in the namespace {namespace:?}, \
@@ -285,7 +262,7 @@ fn deletion_blocked(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileErro
              contains `namespaceTerminating`), set `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
         );
     }
-    if run.caches.is_namespace_terminating(parent) && error.is_missing_permission() {
+    if run.context.caches.is_namespace_terminating(parent) && error.is_missing_permission() {
         return format!(
             "its namespace is being deleted, and took along the RoleBinding that lets the host remove the finalizer \
              {finalizer}: {}; apply the ClusterRole and its binding that `operator-host rbac` prints, or remove the \
@@ -296,8 +273,8 @@ fn deletion_blocked(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileErro
     format!("the deletion waits for the plugin's cleanup, so the finalizer {finalizer} stays: {error}")
 }
 
-/// Determines the condition and the next attempt after a failure.
-fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
+/// Determines the condition after a failure.
+fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> Verdict {
     let message = match error {
         ReconcileError::OtherController(_) => error.to_string(),
         _ if is_terminating(parent) => deletion_blocked(run, parent, error),
@@ -305,49 +282,35 @@ fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> (Verd
         ReconcileError::Call(CallError::Failure(failure)) => failure.message().to_owned(),
         error => error.to_string(),
     };
-    let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, message.clone()));
-    let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, message.clone()));
+    let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, &*message));
+    let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, &*message));
     match error {
-        ReconcileError::Call(CallError::Failure(Failure::Invalid { reason, .. })) => (
-            stalled(reason.as_deref().unwrap_or("InvalidSpec")),
-            Action::OnChange,
-        ),
-        ReconcileError::Call(CallError::Failure(Failure::Retry { after_ms, .. })) => {
-            let verdict = reconciling(RETRYING);
-            let after = after_ms.map(Duration::from_millis);
-            let next = after.map_or(Action::Backoff, |delay| Action::After(delay.max(MIN_DELAY)));
-            (verdict, next)
+        ReconcileError::Call(CallError::Failure(Failure::Invalid { reason, .. })) => {
+            stalled(reason.as_deref().unwrap_or("InvalidSpec"))
         }
-        ReconcileError::Call(error) if error.class() == Class::Busy => {
-            (reconciling("HostBusy"), Action::Backoff)
+        ReconcileError::Call(error) => match error.class() {
+            class @ (Class::Retry | Class::Busy) => reconciling(fault(class)),
+            class => stalled(fault(class)),
+        },
+        ReconcileError::ChildrenTooLarge(_) => stalled(fault(Class::Request)),
+        ReconcileError::Need(NeedError::Refused(_)) => stalled("NeedRefused"),
+        ReconcileError::Namespace(_) => stalled("NamespaceRefused"),
+        ReconcileError::Unreadable => stalled("Unreadable"),
+        ReconcileError::OtherController(_) => stalled("OtherController"),
+        ReconcileError::FieldsRefused(_) => stalled("ParentFieldsRefused"),
+        ReconcileError::Contested { .. } => stalled("Contested"),
+        ReconcileError::ProofKey(_) => reconciling("ProvenanceUnknown"),
+        ReconcileError::Refused(_) if is_waiting_for_deletion(error) => reconciling("WaitingForDeletion"),
+        ReconcileError::Refused(_) if error.has_lost_secret() => stalled("GeneratedSecretLost"),
+        ReconcileError::Refused(_) => stalled("ChildRefused"),
+        ReconcileError::NoPlugin(_) => stalled(NO_PLUGIN),
+        ReconcileError::Watch(_) | ReconcileError::Need(NeedError::Unreadable(_)) => {
+            reconciling("WatchFailed")
         }
-        ReconcileError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
-        ReconcileError::ChildrenTooLarge(_) => (stalled(fault(Class::Request)), Action::Backoff),
-        ReconcileError::Need(NeedError::Unreadable(_)) => (reconciling("WatchFailed"), Action::Backoff),
-        ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
-        ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
-        ReconcileError::Unreadable => (stalled("Unreadable"), Action::OnChange),
-        ReconcileError::OtherController(_) => (stalled("OtherController"), Action::OnChange),
-        ReconcileError::FieldsRefused(_) => (stalled("ParentFieldsRefused"), Action::Backoff),
-        ReconcileError::Contested { .. } => (stalled("Contested"), error.backoff()),
-        ReconcileError::ProofKey(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
-        ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
-            (reconciling("WaitingForDeletion"), error.backoff())
-        }
-        ReconcileError::Refused(refusals)
-            if refusals.iter().any(|refusal| refusal.cause == Cause::SecretLost) =>
-        {
-            (stalled("GeneratedSecretLost"), Action::Backoff)
-        }
-        ReconcileError::Refused(_) => (stalled("ChildRefused"), error.backoff()),
-        ReconcileError::NoPlugin(_) => (stalled(NO_PLUGIN), Action::OnChange),
-        ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
         // `NamespaceTerminating` does not reach this function: `is_transient` filters it out.
-        ReconcileError::NamespaceTerminating | ReconcileError::Api(_) => {
-            (reconciling("ApplyFailed"), error.backoff())
-        }
-        ReconcileError::Status(_) => (stalled("StatusRefused"), Action::Backoff),
-        ReconcileError::Unsettled { .. } => (stalled("PluginUnsettled"), Action::Backoff),
+        ReconcileError::NamespaceTerminating | ReconcileError::Api(_) => reconciling("ApplyFailed"),
+        ReconcileError::Status(_) => stalled("StatusRefused"),
+        ReconcileError::Unsettled { .. } => stalled("PluginUnsettled"),
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) async fn add_finalizer(
     run: &Run<'_>,
     parent: &DynamicObject,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
-    let all: Vec<_> = [parent.finalizers(), &[run.config.finalizer()]].concat();
+    let all: Vec<_> = [parent.finalizers(), &[run.context.config.finalizer()]].concat();
     write_metadata(run, parent, json!({ "finalizers": all })).await
 }
 
@@ -89,7 +89,7 @@ pub(super) async fn remove_finalizer(
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
     let all = parent.finalizers().iter();
     let rest: Vec<_> = all
-        .filter(|finalizer| !run.config.owns_finalizer(finalizer))
+        .filter(|finalizer| !run.context.config.owns_finalizer(finalizer))
         .collect();
     let left = write_metadata(run, parent, json!({ "finalizers": rest })).await?;
     Ok(left.filter(|left| !left.finalizers().is_empty()))
@@ -100,13 +100,8 @@ pub(super) async fn record_cleanup(
     run: &Run<'_>,
     parent: &DynamicObject,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
-    let mark = mark(&run.config, parent);
-    write_metadata(
-        run,
-        parent,
-        json!({ "annotations": { CLEANED_UP_ANNOTATION: mark } }),
-    )
-    .await
+    let mark = json!({ CLEANED_UP_ANNOTATION: mark(&run.context.config, parent) });
+    write_metadata(run, parent, json!({ "annotations": mark })).await
 }
 
 /// Changes the parent's metadata, unless the parent has changed. Returns `None` when it was deleted.
@@ -117,9 +112,12 @@ async fn write_metadata(
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
     metadata["resourceVersion"] = json!(parent.metadata.resource_version);
     let body = json!({ "metadata": metadata });
-    let objects = run.cluster.own_requests();
-    match objects.merge(run.name, &body, &run.config.field_manager()).await {
-        Ok(answer) => Ok(run.record_parent(parent, None, answer)),
+    let objects = run.context.cluster.own_requests();
+    match objects
+        .merge(run.name, &body, &run.context.config.field_manager())
+        .await
+    {
+        Ok(answer) => Ok(run.context.record_parent(parent, None, answer)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }

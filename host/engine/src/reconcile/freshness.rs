@@ -7,8 +7,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use tracing::info;
 
-use super::run::Run;
-use super::snapshot::Snapshot;
+use super::run::{Run, Snapshot};
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::object::{ChildRef, is_terminating, made_at};
 
@@ -43,36 +42,31 @@ pub(super) async fn up_to_date(
         }
         missing_or_error => {
             // As long as the cache contains the parent, no reconcile may trust it.
-            run.doubt(run.name);
-            return missing_or_error
-                .map(|_| None)
-                .map_err(|error| (known.parent, error));
+            run.context.doubt(run.name);
+            return match missing_or_error {
+                Ok(_) => Ok(None),
+                Err(error) => Err((known.parent, error)),
+            };
         }
     };
-    let fresh = run.record_parent(parent, None, fresh);
-    Ok(Some(Snapshot::take(run, fresh.unwrap_or(known.parent))))
+    let fresh = run.context.record_parent(parent, None, fresh);
+    Ok(Some(run.snapshot(fresh.unwrap_or(known.parent))))
 }
 
 /// Reports whether a missing child may be created: its namespace stays, and its parent is still the one that the
 /// reconcile began with. The parent may be deleted or come into doubt while the plugin is called; if in doubt, the
 /// API server is asked.
-///
-/// # Errors
-/// When the namespace is being deleted, or the API server does not answer.
 pub(super) async fn may_create(
     run: &Run<'_>,
     parent: &DynamicObject,
     child: &ChildRef,
 ) -> Result<bool, ApiError> {
-    run.caches.check_namespace(child)?;
+    run.context.caches.check_namespace(child)?;
     let is_the_same = |other: &DynamicObject| {
         other.metadata.uid == parent.metadata.uid && is_terminating(other) == is_terminating(parent)
     };
-    if !run
-        .caches
-        .parent(run.name)
-        .is_some_and(|known| is_the_same(&known))
-    {
+    let known = run.context.caches.parent(run.name);
+    if !known.is_some_and(|known| is_the_same(&known)) {
         return Ok(false);
     }
     let Some(doubt) = run.memory(|memory| memory.doubt.open()) else {
@@ -88,7 +82,7 @@ pub(super) async fn may_create(
 
 /// Reads the parent from the API server. `None` when it was deleted or replaced: the watch delivers the new one.
 pub(super) async fn read(run: &Run<'_>, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
-    let objects = run.cluster.own_requests();
+    let objects = run.context.cluster.own_requests();
     let fresh = objects.read(run.name).await?;
     Ok(fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid))
 }

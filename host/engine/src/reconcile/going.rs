@@ -27,7 +27,7 @@ pub(super) async fn release_or(
     error: ReconcileError,
 ) -> Result<Outcome, ReconcileError> {
     let has_lost_permissions = is_terminating(parent)
-        && has_finalizer(&run.config, parent)
+        && has_finalizer(&run.context.config, parent)
         && error.is_missing_permission()
         && is_namespace_going(run, parent.metadata.namespace.as_deref()).await;
     if !has_lost_permissions {
@@ -50,15 +50,15 @@ pub(super) async fn is_namespace_going(run: &Run<'_>, namespace: Option<&str>) -
     let Some(namespace) = namespace else {
         return false;
     };
-    if run.caches.namespaces.is_terminating(namespace) {
+    if run.context.caches.namespaces.is_terminating(namespace) {
         return true;
     }
-    let namespaces: Api<Namespace> = Api::all(run.cluster.client.clone());
+    let namespaces: Api<Namespace> = Api::all(run.context.cluster.client.clone());
     let found = tokio::time::timeout(READ_TIMEOUT, namespaces.get_metadata_opt(namespace)).await;
     let found = found.ok().and_then(Result::ok).flatten();
     let is_going = found.is_some_and(|found| found.metadata.deletion_timestamp.is_some());
     if is_going {
-        run.caches.namespaces.refused(namespace);
+        run.context.caches.namespaces.refused(namespace);
     }
     is_going
 }
@@ -66,9 +66,7 @@ pub(super) async fn is_namespace_going(run: &Run<'_>, namespace: Option<&str>) -
 /// Returns an error without the advice to grant a permission, which the API server refuses in such a namespace.
 pub(super) fn without_advice(error: &ReconcileError) -> String {
     let text = error.to_string();
-    let end = ["; give the host", "; grant that permission"]
-        .into_iter()
-        .filter_map(|advice| text.find(advice))
-        .min();
+    let advice = ["; give the host", "; grant that permission"];
+    let end = advice.into_iter().filter_map(|advice| text.find(advice)).min();
     text[..end.unwrap_or(text.len())].to_owned()
 }

@@ -129,8 +129,12 @@ async fn tell(context: &Context, name: &NamespacedName) -> bool {
     let verdict = Verdict::Reconciling(Reason::new("Waiting", format!("waiting for {what}")));
     let update = StatusUpdate::of_host(&verdict);
     let at = parent.metadata.resource_version.as_deref();
-    let span = Span::none();
-    match status::write(&Run::new(context, name, &span), &parent, &update, at).await {
+    let run = Run {
+        context,
+        name,
+        span: &Span::none(),
+    };
+    match status::write(&run, &parent, &update, at).await {
         Ok(_) => true,
         Err(error) => {
             debug!(controller = context.config.name, parent = %name, "cannot write a first condition: {error}");

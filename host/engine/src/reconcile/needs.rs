@@ -53,9 +53,9 @@ const MAX_SELECTOR: usize = 4096;
 /// When there are too many, or one is too long or a duplicate.
 pub fn validate(needs: &[Need]) -> Result<(), NeedError> {
     if needs.len() > MAX_NEEDS {
+        let count = needs.len();
         return Err(NeedError::Refused(format!(
-            "the plugin has {} needs; the limit is {MAX_NEEDS}: use a label selector for many objects of a kind",
-            needs.len()
+            "the plugin has {count} needs; the limit is {MAX_NEEDS}: use a label selector for many objects of a kind"
         )));
     }
     for (index, need) in needs.iter().enumerate() {
@@ -76,10 +76,9 @@ pub fn validate(needs: &[Need]) -> Result<(), NeedError> {
         for (field, text, limit) in fields.into_iter().chain(names) {
             let length = text.map_or(0, String::len);
             if length > limit {
-                return Err(NeedError::Refused(format!(
-                    "need {:?}: its {field} has {length} bytes; the limit is {limit}",
-                    shorten(&need.id, MAX_NAME)
-                )));
+                let id = shorten(&need.id, MAX_NAME);
+                let problem = format!("its {field} has {length} bytes; the limit is {limit}");
+                return Err(NeedError::Refused(format!("need {id:?}: {problem}")));
             }
         }
         if need.names.len() > MAX_NAMES {
@@ -87,10 +86,9 @@ pub fn validate(needs: &[Need]) -> Result<(), NeedError> {
             return Err(refused(need, &problem));
         }
         if needs[..index].iter().any(|other| other.id == need.id) {
-            return Err(NeedError::Refused(format!(
-                "two needs have the id {:?}; each must have its own",
-                need.id
-            )));
+            let id = &need.id;
+            let why = format!("two needs have the id {id:?}; each must have its own");
+            return Err(NeedError::Refused(why));
         }
     }
     Ok(())
@@ -151,7 +149,6 @@ impl Wanted<'_> {
     }
 
     /// Reports whether its namespace selector, if it has one, picks a namespace.
-    #[must_use]
     pub fn is_picked(&self, namespace: Option<&str>) -> bool {
         let picked = self.namespaces.as_ref();
         picked.is_none_or(|picked| namespace.is_some_and(|namespace| picked.contains(namespace)))
@@ -189,18 +186,16 @@ pub async fn read_all(
         if let Some(object) = objects.iter().find(|object| is_unreadable(object)) {
             return Err(wanted.refused(&unreadable(&ChildRef::of(object).to_string())));
         }
-        related.push(Related {
-            id: need.id.clone(),
-            objects,
-        });
+        let id = need.id.clone();
+        related.push(Related { id, objects });
     }
     Ok(related)
 }
 
 /// Reports whether the plugin of a parent in the namespace `own` may read objects in `namespace`; `None` means no namespace.
 pub fn is_readable(config: &ControllerConfig, own: Option<&str>, namespace: Option<&str>) -> bool {
-    namespace
-        .is_none_or(|namespace| own == Some(namespace) || config.rules.other_namespaces.contains(namespace))
+    let others = &config.rules.other_namespaces;
+    namespace.is_none_or(|namespace| own == Some(namespace) || others.contains(namespace))
 }
 
 /// Checks that a need is allowed and valid.
@@ -278,8 +273,8 @@ pub fn check<'a>(
 }
 
 fn parsed(need: &Need, selector: &str) -> Result<Selector, NeedError> {
-    Selector::of(selector)
-        .map_err(|problem| refused(need, &format!("{selector:?} is not a label selector: {problem}")))
+    let wrong = |problem| refused(need, &format!("{selector:?} is not a label selector: {problem}"));
+    Selector::of(selector).map_err(wrong)
 }
 
 fn refused(need: &Need, problem: &str) -> NeedError {

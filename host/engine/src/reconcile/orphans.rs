@@ -30,9 +30,6 @@ const GC_GRACE_PERIOD: Duration = Duration::from_secs(20);
 
 /// Deletes blocking children, and removes the owner reference of retained ones. Returns whether the plan may now
 /// differ.
-///
-/// # Errors
-/// When the API server refuses a request.
 pub(super) async fn clear(
     run: &Run<'_>,
     parent: &DynamicObject,
@@ -49,9 +46,9 @@ pub(super) async fn clear(
         .iter()
         .filter_map(|refusal| {
             let key = refusal.there.as_deref()?;
-            Some((key.clone(), run.caches.existing(key)?))
+            Some((key.clone(), run.context.caches.existing(key)?))
         })
-        .filter(|(_, child)| !is_terminating(child) && is_ours(run.config.scope(), child))
+        .filter(|(_, child)| !is_terminating(child) && is_ours(run.context.config.scope(), child))
         .collect();
     clear_all(run, Some(parent), in_the_way, changes).await
 }
@@ -69,7 +66,7 @@ pub(super) async fn sweep(
         if parent.is_some() {
             run.memory(|memory| memory.left_since = None);
         } else {
-            run.state.forget(run.name);
+            run.context.state.forget(run.name);
         }
         return None;
     }
@@ -80,7 +77,7 @@ pub(super) async fn sweep(
         return Some(wait);
     }
     if let Err(error) = clear_all(run, parent, left, changes).await {
-        let kind = &run.config.parent.kind;
+        let kind = &run.context.config.parent.kind;
         warn!(
             "cannot delete the children of an earlier {kind} {}: {error}",
             run.name
@@ -90,7 +87,7 @@ pub(super) async fn sweep(
 }
 
 fn left_over(run: &Run<'_>, parent: Option<&DynamicObject>) -> Vec<(ChildRef, Arc<DynamicObject>)> {
-    let config = &run.config;
+    let config = &run.context.config;
     let uid = parent.and_then(|parent| parent.metadata.uid.as_ref());
     let home = config.scope().home(&run.name.name, run.name.namespace.as_deref());
     let is_left = |child: &DynamicObject| {
@@ -103,7 +100,8 @@ fn left_over(run: &Run<'_>, parent: Option<&DynamicObject>) -> Vec<(ChildRef, Ar
             // else.
             && (parent.is_some() || label(child, GENERATED_LABEL).is_none())
     };
-    run.caches
+    run.context
+        .caches
         .referring_to("", run.name)
         .into_iter()
         .filter(|child| is_left(child))
@@ -122,7 +120,7 @@ async fn clear_all(
         return Ok(false);
     }
     // The cache may be behind, and the owner may be the current parent.
-    let served = run.cluster.own_requests().read(run.name).await?;
+    let served = run.context.cluster.own_requests().read(run.name).await?;
     let served = served.and_then(|served| served.metadata.uid);
     if parent.is_some_and(|parent| served.is_none() || served != parent.metadata.uid) {
         debug!("the parent was replaced: leaving its children alone");
@@ -153,8 +151,8 @@ async fn clear_one(
     child: &DynamicObject,
     changes: &mut Changes,
 ) -> Result<bool, ApiError> {
-    let config = &run.config;
-    let proof = run.proof_key.proof();
+    let config = &run.context.config;
+    let proof = run.context.proof_key.proof();
     let generated = parent.is_some_and(|parent| proof.holds(&config.parent, parent, child));
     if removal(config.scope(), generated, child).unwrap_or(Removal::Retain) == Removal::Retain {
         // With the reference it would be deleted with its former owner.
@@ -170,5 +168,5 @@ async fn clear_one(
     info!("deleted {key}: it belonged to an earlier parent of this name, which was deleted");
     changes.deleted.push(key.clone());
     // It may wait for its finalizers.
-    Ok(run.caches.existing(key).is_none())
+    Ok(run.context.caches.existing(key).is_none())
 }

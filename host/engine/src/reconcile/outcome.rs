@@ -6,8 +6,8 @@ use kube::core::DynamicObject;
 use tracing::info;
 
 use super::action::Requeue;
-use super::context::Context;
 use super::finalizer::held_by_others;
+use super::run::Run;
 use operator_host_contract::{Condition, Event, EventType};
 use operator_host_core::object::{ChildRef, first_few, kind_in_words};
 use operator_host_desired::conditions::Verdict;
@@ -67,14 +67,14 @@ impl FinalAnswer {
     }
 
     /// Publishes the plugin's Events.
-    pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
+    pub(super) fn publish(&self, run: &Run<'_>, parent: &DynamicObject) {
         for event in &self.events {
             let Event {
                 type_,
                 reason,
                 message,
             } = event;
-            context.publish(parent, *type_, reason, message);
+            run.context.publish(parent, *type_, reason, message);
         }
     }
 }
@@ -112,31 +112,32 @@ impl Changes {
     }
 
     /// Counts them in the metrics.
-    pub(super) fn count(&self, context: &Context) {
-        let metrics = &context.observer.metrics;
+    pub(super) fn count(&self, run: &Run<'_>) {
+        let metrics = &run.context.observer.metrics;
         self.created.iter().for_each(|child| metrics.created(&child.kind));
         self.updated.iter().for_each(|child| metrics.updated(&child.kind));
         self.deleted.iter().for_each(|child| metrics.deleted(&child.kind));
     }
 
     /// Counts them in the metrics, and reports them in one Event.
-    pub(super) fn publish(&self, context: &Context, parent: &DynamicObject) {
-        self.count(context);
-        let parts: Vec<String> = [
+    pub(super) fn publish(&self, run: &Run<'_>, parent: &DynamicObject) {
+        self.count(run);
+        let all = [
             ("created", &self.created),
             ("updated", &self.updated),
             ("deleted", &self.deleted),
-        ]
-        .into_iter()
-        .filter(|(_, children)| !children.is_empty())
-        .map(|(verb, children)| format!("{verb} {}", list(children, parent.metadata.namespace.as_deref())))
-        .collect();
+        ];
+        let own = parent.metadata.namespace.as_deref();
+        let changed = all.into_iter().filter(|(_, children)| !children.is_empty());
+        let parts = changed.map(|(verb, children)| format!("{verb} {}", list(children, own)));
+        let parts: Vec<_> = parts.collect();
         if parts.is_empty() {
             return;
         }
         let note = parts.join("; ");
         info!("{note}");
-        context.publish(parent, EventType::Normal, "ChildrenChanged", &note);
+        run.context
+            .publish(parent, EventType::Normal, "ChildrenChanged", &note);
     }
 }
 

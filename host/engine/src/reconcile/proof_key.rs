@@ -63,10 +63,7 @@ impl ProofKey {
                 namespaced: true,
                 has_status: false,
             },
-            secret: NamespacedName {
-                namespace: Some(namespace.to_owned()),
-                name: KEY_SECRET.to_owned(),
-            },
+            secret: NamespacedName::new(Some(namespace.to_owned()), KEY_SECRET),
             key: OnceCell::new(),
         }
     }
@@ -105,9 +102,10 @@ impl ProofKey {
         let Some(secret) = secrets.get(&self.secret).await? else {
             return Ok(None);
         };
-        let key = secret::decoded(&secret.data["data"][ENTRY]).filter(|key| key.len() == KEY_BYTES);
-        key.map(Some)
-            .ok_or_else(|| ProofKeyError::Malformed(self.secret.clone()))
+        match secret::decoded(&secret.data["data"][ENTRY]) {
+            Some(key) if key.len() == KEY_BYTES => Ok(Some(key)),
+            _ => Err(ProofKeyError::Malformed(self.secret.clone())),
+        }
     }
 
     /// Returns `None` when the Secret already exists.
@@ -116,10 +114,8 @@ impl ProofKey {
         getrandom::fill(&mut key).map_err(ProofKeyError::Randomness)?;
         let data = json!({ "immutable": true, "data": { ENTRY: ByteString(key.clone()) } });
         let mut secret = DynamicObject::new(KEY_SECRET, &self.secrets.api).data(data);
-        let managed_by = ("app.kubernetes.io/managed-by", "operator-host");
-        secret
-            .labels_mut()
-            .extend([managed_by].map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let (label, value) = ("app.kubernetes.io/managed-by", "operator-host");
+        secret.labels_mut().insert(label.to_owned(), value.to_owned());
         let secrets = ResourceClient::new(writer, &self.secrets);
         match secrets.create(&self.secret, secret, "operator-host").await {
             Ok(_) => {

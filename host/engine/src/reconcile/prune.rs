@@ -9,7 +9,7 @@ use futures::{StreamExt, stream};
 use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
 
-use super::patience::unless_silent;
+use super::brakes::unless_silent;
 use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_config::ControllerConfig;
@@ -37,15 +37,15 @@ pub(super) async fn prune(
 ) -> (Vec<ChildRef>, Vec<ApiError>) {
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     let named = plan.named();
-    let proof = run.proof_key.proof();
+    let proof = run.context.proof_key.proof();
     let is_unwanted = |child: &DynamicObject| {
-        unwanted(&run.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
+        unwanted(&run.context.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
     };
     // A child waits for those after it, also for those that are being deleted already.
-    let is_going = |child: &DynamicObject| is_terminating(child) && owns(run.config.scope(), parent, child);
-    let going: Vec<&DynamicObject> = observed
-        .iter()
-        .map(|child| &**child)
+    let is_going =
+        |child: &DynamicObject| is_terminating(child) && owns(run.context.config.scope(), parent, child);
+    let going = observed.iter().map(|child| &**child);
+    let going: Vec<_> = going
         .filter(|child| is_going(child) || is_unwanted(child))
         .collect();
     let requests: Vec<_> = Deletion::of(&going)
@@ -57,7 +57,8 @@ pub(super) async fn prune(
             let outcome = delete(run, &key, child, propagation).await;
             if let (Ok(true), Some(why)) = (&outcome, why_failed(child)) {
                 let note = format!("deletes {key}, which has failed: {why}");
-                run.publish(parent, EventType::Warning, "PodFailed", &note);
+                run.context
+                    .publish(parent, EventType::Warning, "PodFailed", &note);
             }
             (key, outcome)
         })
@@ -85,10 +86,9 @@ pub(super) async fn prune(
 /// others are deleted first: a custom resource, for example, needs its dependents until its cleanup is done.
 fn propagation(kind: &Kind, is_waited_for: bool) -> PropagationPolicy {
     let is_workload = kind.group() == "apps" || (kind.group() == "batch" && kind.kind == "Job");
-    if is_waited_for && is_workload {
-        PropagationPolicy::Foreground
-    } else {
-        PropagationPolicy::Background
+    match is_waited_for && is_workload {
+        true => PropagationPolicy::Foreground,
+        false => PropagationPolicy::Background,
     }
 }
 
@@ -100,21 +100,23 @@ pub(super) async fn delete(
     propagation: PropagationPolicy,
 ) -> Result<bool, ApiError> {
     // An object in the cache was listed, so its kind is served and it has a UID.
-    let (Some(objects), Some(uid)) = (run.cluster.requests_for(&key.kind), child.metadata.uid.as_deref())
-    else {
+    let (Some(objects), Some(uid)) = (
+        run.context.cluster.requests_for(&key.kind),
+        child.metadata.uid.as_deref(),
+    ) else {
         return Ok(false);
     };
     let version = child.metadata.resource_version.as_deref();
     let request = objects.delete(&key.name, uid, version, propagation);
     match unless_silent(run, key, request).await {
-        Ok(Some(terminating)) => run.record_child(run.name, key, terminating),
-        Ok(None) => run.caches.forget_child(key, uid),
+        Ok(Some(terminating)) => run.context.record_child(run.name, key, terminating),
+        Ok(None) => run.context.caches.forget_child(key, uid),
         // It has changed, and may no longer be the parent's, or another object has this name now: the watch delivers
         // the current one.
         Err(error) if error.is_conflict() => return Ok(false),
         Err(error) => return Err(error),
     }
-    run.note_removal(run.name, key, child);
+    run.context.note_removal(run.name, key, child);
     Ok(true)
 }
 

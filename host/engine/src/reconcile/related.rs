@@ -22,11 +22,8 @@ impl RelatedObjects for Context {
     }
 
     fn is_namespaced(&self, kind: &Kind) -> bool {
-        self.cluster
-            .served
-            .others
-            .get(kind)
-            .is_none_or(|resource| resource.namespaced)
+        let resource = self.cluster.served.others.get(kind);
+        resource.is_none_or(|resource| resource.namespaced)
     }
 
     async fn namespaces(
@@ -34,11 +31,9 @@ impl RelatedObjects for Context {
         wanted: &Wanted<'_>,
         selector: &Selector,
     ) -> Result<BTreeSet<String>, NeedError> {
-        self.caches.namespaces.select(selector).ok_or_else(|| {
-            wanted.refused(
-                "the host watches some namespaces only (`namespaces` in its configuration), so it does not know their labels",
-            )
-        })
+        let why = "the host watches some namespaces only (`namespaces` in its configuration), so it does not know their labels";
+        let selected = self.caches.namespaces.select(selector);
+        selected.ok_or_else(|| wanted.refused(why))
     }
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
@@ -59,14 +54,11 @@ impl RelatedObjects for Context {
         let Some(names) = wanted.need.all_names() else {
             return Ok(watch.select(namespace, &wanted.selector));
         };
-        let names = names.into_iter().map(|name| NamespacedName {
-            namespace: wanted.namespace.clone(),
-            name: name.to_owned(),
-        });
-        let found = names.filter_map(|name| watch.get(&name));
-        Ok(found
-            .filter(|object| wanted.selector.matches(object.labels()))
-            .collect())
+        let names = names.into_iter();
+        let names = names.map(|name| NamespacedName::new(wanted.namespace.clone(), name));
+        let mut found: Vec<_> = names.filter_map(|name| watch.get(&name)).collect();
+        found.retain(|object| wanted.selector.matches(object.labels()));
+        Ok(found)
     }
 }
 

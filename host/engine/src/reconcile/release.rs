@@ -1,42 +1,39 @@
 //! Removes the owner reference of children whose kind has become retained: the garbage collector would otherwise
 //! delete them with their parent.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::error::ReconcileError;
-use super::run::Run;
-use super::snapshot::Snapshot;
+use super::run::{Run, Snapshot};
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::child_rules::Removal;
+use operator_host_core::digest::hash_of;
 use operator_host_core::object::{ChildRef, GENERATED_LABEL, is_terminating, label};
 use operator_host_desired::ownership::{owns, removal};
 
 /// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not, and
 /// adds those children to `released`. A reconcile begins with it, so that it happens even when the plugin fails, unless nothing
 /// that decides it has changed. One child that cannot be released does not keep the others.
-///
-/// # Errors
-/// When it is not known which Secrets are generated, and the errors of the API server.
 pub(super) async fn release(
     run: &Run<'_>,
     Snapshot { parent, children }: &Snapshot,
     released: &mut Vec<ChildRef>,
 ) -> Result<(), ReconcileError> {
-    let unknown = run.load_proof_key(parent, Some(&run.cluster.writer)).await.err();
-    let mut hasher = DefaultHasher::new();
-    (&parent.metadata.uid, &parent.metadata.annotations).hash(&mut hasher);
-    let state = Some(hasher.finish());
+    let unknown = run
+        .context
+        .load_proof_key(parent, Some(&run.context.cluster.writer))
+        .await
+        .err();
+    let state = Some(hash_of((&parent.metadata.uid, &parent.metadata.annotations)));
     if unknown.is_none() && run.memory(|memory| memory.released) == state {
         return Ok(());
     }
-    let proof = run.proof_key.proof();
+    let proof = run.context.proof_key.proof();
     let is_to_be_released = |child: &DynamicObject| {
-        let generated = proof.holds(&run.config.parent, parent, child);
-        removal(run.config.scope(), generated, child) == Some(Removal::Retain)
-            && owns(run.config.scope(), parent, child)
+        let generated = proof.holds(&run.context.config.parent, parent, child);
+        removal(run.context.config.scope(), generated, child) == Some(Removal::Retain)
+            && owns(run.context.config.scope(), parent, child)
             && !is_terminating(child)
             && !(unknown.is_some() && label(child, GENERATED_LABEL).is_some())
     };
@@ -71,7 +68,7 @@ pub(super) async fn disown(
 ) -> Result<(), ApiError> {
     let key = ChildRef::of(child);
     // An object in the cache was listed, so its kind is served.
-    let Some(objects) = run.cluster.requests_for(&key.kind) else {
+    let Some(objects) = run.context.cluster.requests_for(&key.kind) else {
         return Ok(());
     };
     let owners = child.metadata.owner_references.iter().flatten();
@@ -79,8 +76,8 @@ pub(super) async fn disown(
     let body = json!({ "metadata": {
         "uid": child.metadata.uid, "resourceVersion": child.metadata.resource_version, "ownerReferences": others,
     } });
-    let manager = run.config.field_manager();
+    let manager = run.context.config.field_manager();
     let answer = objects.merge(&key.name, &body, &manager).await?;
-    run.record_child(run.name, &key, answer);
+    run.context.record_child(run.name, &key, answer);
     Ok(())
 }

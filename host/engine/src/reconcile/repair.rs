@@ -37,175 +37,173 @@ const TOO_LARGE: [&str; 2] = ["metadata", "spec"];
 /// Maximum size of a value in a message, in bytes.
 const SHOWN: usize = 200;
 
-/// Applies a child that exists and is ours, and replaces parts of it where the apply does not suffice; see the module.
-///
-/// What only a subresource may change, or nobody may change back, is left as others set it: then the refusal is returned beside
-/// the answer.
-///
-/// # Errors
-/// The refusal, with the value that is in the way, when no part can be replaced; the error of any other request.
-pub(super) async fn apply(
-    objects: &ResourceClient<'_>,
-    desired: &Desired,
-    live: &LiveChild,
-    body: &Value,
-    manager: &str,
-) -> Result<(DynamicObject, Option<ApiError>), ApiError> {
-    let params = PatchParams::apply(manager).force();
-    match objects.apply(&desired.key.name, body, &params).await {
-        Err(refused) if refused.fault == Fault::Refused(422) && !refused.is_lost_race() => {
-            let fields = refused_fields(&refused.message);
-            let parts = fields
-                .iter()
-                .flat_map(|field| parts(field, desired, live, manager));
-            match replace(objects, desired, live, body, manager, parts.collect()).await? {
-                Some(replaced) => Ok((replaced, None)),
-                None => match without_lost(objects, desired, live, body, &fields, manager).await? {
+/// The apply of a child that exists and is ours.
+pub(super) struct Repair<'a> {
+    pub(super) objects: &'a ResourceClient<'a>,
+    pub(super) desired: &'a Desired,
+    pub(super) body: &'a Value,
+    pub(super) manager: &'a str,
+}
+
+/// Whether the API server refuses the object, and not only this version of it.
+fn is_refusal(error: &ApiError) -> bool {
+    error.fault == Fault::Refused(422) && !error.is_lost_race()
+}
+
+impl Repair<'_> {
+    /// Applies the child, and replaces parts of it where the apply does not suffice; see the module.
+    ///
+    /// What only a subresource may change, or nobody may change back, is left as others set it: then the refusal is returned
+    /// beside the answer.
+    ///
+    /// # Errors
+    /// The refusal, with the value that is in the way, when no part can be replaced; the error of any other request.
+    pub(super) async fn apply(
+        &self,
+        live: &LiveChild,
+    ) -> Result<(DynamicObject, Option<ApiError>), ApiError> {
+        let (desired, manager) = (self.desired, self.manager);
+        let mut answer = match self.send(self.body).await {
+            Ok(answer) => answer,
+            Err(refused) if is_refusal(&refused) => {
+                let fields = refused_fields(&refused.message);
+                let parts = fields
+                    .iter()
+                    .flat_map(|field| parts(field, desired, live, manager));
+                if let Some(replaced) = self.replace(live, parts.collect()).await? {
+                    return Ok((replaced, None));
+                }
+                return match self.without_lost(live, &fields).await? {
                     Some(answer) => Ok((answer, Some(refused))),
                     None => Err(in_the_way(refused, &fields, desired, live, manager)),
-                },
-            }
-        }
-        // Old API servers, such as 1.20, drop an empty map that is added to others' fields, without a word, and keep the order of
-        // the elements that they have.
-        Ok(mut answer) => {
-            // Each replacement puts one part right.
-            for _ in 0..MOST_LOST {
-                let managed = answer.metadata.managed_fields.clone().unwrap_or_default();
-                let mut lost = drift(&managed, manager, &desired.body, &answer);
-                lost.retain(|it| it.cause == Cause::Lost);
-                if lost.is_empty() {
-                    break;
-                }
-                let after = LiveChild {
-                    object: Arc::new(answer),
-                    managed,
                 };
-                let steps = lost.iter().map(|it| steps_of(&it.path, &after.object.data));
-                let parts = steps
-                    .flat_map(|steps| parts(&steps, desired, &after, manager))
-                    .collect();
-                match replace(objects, desired, &after, body, manager, parts).await? {
-                    Some(replaced) => answer = replaced,
-                    None => return Ok((Arc::unwrap_or_clone(after.object), None)),
-                }
             }
-            Ok((answer, None))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Applies a child without the refused fields that others have taken over or, if that is not enough, without all that they have
-/// taken over. Returns `None` when there are none, or that is refused, too.
-async fn without_lost(
-    objects: &ResourceClient<'_>,
-    desired: &Desired,
-    live: &LiveChild,
-    body: &Value,
-    refused: &[Vec<String>],
-    manager: &str,
-) -> Result<Option<DynamicObject>, ApiError> {
-    let lost = drift(&live.managed, manager, &desired.body, &live.object);
-    let lost = lost.iter().filter(|it| it.cause == Cause::Lost);
-    let lost: Vec<_> = lost.map(|it| &it.path).collect();
-    let is_refused = |path: &FieldPath| {
-        let steps = steps_of(path, &live.object.data);
-        refused
-            .iter()
-            .any(|refused| steps.starts_with(refused) || refused.starts_with(&steps))
-    };
-    let named = lost.iter().copied().filter(|path| is_refused(path)).collect();
-    let params = PatchParams::apply(manager).force();
-    let mut tried = Value::Null;
-    for lost in [named, lost] {
-        let mut body = body.clone();
-        if !leave_out(&mut body, lost, &live.managed, manager) || body == tried {
-            continue;
-        }
-        match objects.apply(&desired.key.name, &body, &params).await {
-            Ok(answer) => return Ok(Some(answer)),
-            Err(error) if error.fault == Fault::Refused(422) && !error.is_lost_race() => tried = body,
             Err(error) => return Err(error),
+        };
+        // Old API servers, such as 1.20, drop an empty map that is added to others' fields, without a word, and keep the order of
+        // the elements that they have. Each replacement puts one part right.
+        for _ in 0..MOST_LOST {
+            let managed = answer.metadata.managed_fields.clone().unwrap_or_default();
+            let mut lost = drift(&managed, manager, &desired.body, &answer);
+            lost.retain(|it| it.cause == Cause::Lost);
+            if lost.is_empty() {
+                break;
+            }
+            let object = Arc::new(answer);
+            let after = LiveChild { object, managed };
+            let steps = lost.iter().map(|it| steps_of(&it.path, &after.object.data));
+            let parts = steps.flat_map(|steps| parts(&steps, desired, &after, manager));
+            match self.replace(&after, parts.collect()).await? {
+                Some(replaced) => answer = replaced,
+                None => return Ok((Arc::unwrap_or_clone(after.object), None)),
+            }
         }
+        Ok((answer, None))
     }
-    Ok(None)
-}
 
-/// Removes these parts that are no longer wanted or, if there are none or that does not suffice, replaces the first of the others
-/// with which the child can be applied. Returns the object after it; `None` when there is no such part.
-async fn replace(
-    objects: &ResourceClient<'_>,
-    desired: &Desired,
-    live: &LiveChild,
-    body: &Value,
-    manager: &str,
-    parts: Vec<Part<'_>>,
-) -> Result<Option<DynamicObject>, ApiError> {
-    let name = &desired.key.name;
-    let version = live.object.metadata.resource_version.as_deref();
-    let changes = parts
-        .iter()
-        .map(|part| (part.pointer.as_str(), part.wanted.as_deref()));
-    let (mut removed, replaced): (Vec<_>, Vec<_>) = changes.partition(|(_, wanted)| wanted.is_none());
-    // The last of a list first, since the positions of those after it change.
-    removed.sort_unstable_by_key(|(pointer, _)| Reverse((pointer.len(), *pointer)));
-    removed.dedup();
-    let removed = Some(removed).filter(|removed| !removed.is_empty());
-    let tries = removed
-        .into_iter()
-        .chain(replaced.into_iter().map(|part| vec![part]));
-    for changes in tries.take(TRIES) {
-        match objects.replace_parts(name, version, &changes, manager).await {
-            Ok(_) => debug!(
-                "replaced {:?} of {}: what others did there was in the way",
-                changes.iter().map(|(pointer, _)| pointer).collect::<Vec<_>>(),
-                desired.key
-            ),
-            Err(error) if error.fault == Fault::Refused(422) => continue,
-            Err(error) => return Err(error),
-        }
-        let mut body = body.clone();
-        if let Some(metadata) = body["metadata"].as_object_mut() {
-            // That of the object before it was replaced.
-            metadata.remove("resourceVersion");
-        }
-        let params = PatchParams::apply(manager).force();
-        let answer = objects.apply(name, &body, &params).await?;
-        return disown(objects, desired, answer, manager).await.map(Some);
+    async fn send(&self, body: &Value) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams::apply(self.manager).force();
+        self.objects.apply(&self.desired.key.name, body, &params).await
     }
-    Ok(None)
-}
 
-/// Gives up what the replacement owns beside the apply: a field that the plugin no longer wants would stay.
-async fn disown(
-    objects: &ResourceClient<'_>,
-    desired: &Desired,
-    mut applied: DynamicObject,
-    manager: &str,
-) -> Result<DynamicObject, ApiError> {
-    let is_replacement = |entry: &ManagedFieldsEntry| {
-        entry.manager.as_deref() == Some(manager) && !is_apply_of(entry, manager)
-    };
-    // A controller of the kind, for example, may write the object meanwhile.
-    for _ in 0..DISOWN_TRIES {
-        let managed = applied.metadata.managed_fields.as_deref().unwrap_or_default();
-        if !managed.iter().any(is_replacement) {
-            break;
+    /// Applies the child without the refused fields that others have taken over or, if that is not enough, without all that they
+    /// have taken over. Returns `None` when there are none, or that is refused, too.
+    async fn without_lost(
+        &self,
+        live: &LiveChild,
+        refused: &[Vec<String>],
+    ) -> Result<Option<DynamicObject>, ApiError> {
+        let lost = drift(&live.managed, self.manager, &self.desired.body, &live.object);
+        let lost = lost.iter().filter(|it| it.cause == Cause::Lost);
+        let lost: Vec<_> = lost.map(|it| &it.path).collect();
+        let is_refused = |path: &FieldPath| {
+            let steps = steps_of(path, &live.object.data);
+            let mut refused = refused.iter();
+            refused.any(|refused| steps.starts_with(refused) || refused.starts_with(&steps))
+        };
+        let named = lost.iter().copied().filter(|path| is_refused(path)).collect();
+        let mut tried = Value::Null;
+        for lost in [named, lost] {
+            let mut body = self.body.clone();
+            if !leave_out(&mut body, lost, &live.managed, self.manager) || body == tried {
+                continue;
+            }
+            match self.send(&body).await {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(error) if is_refusal(&error) => tried = body,
+                Err(error) => return Err(error),
+            }
         }
-        let others: Vec<_> = managed.iter().filter(|entry| !is_replacement(entry)).collect();
-        let patch = json!({ "metadata": {
-            "managedFields": others, "uid": applied.metadata.uid, "resourceVersion": applied.metadata.resource_version,
-        } });
-        match objects.merge(&desired.key.name, &patch, manager).await {
-            Err(error) if error.is_lost_race() => match objects.read(&desired.key.name).await? {
-                Some(fresh) => applied = fresh,
-                None => break,
-            },
-            answer => return answer,
-        }
+        Ok(None)
     }
-    Ok(applied)
+
+    /// Removes these parts that are no longer wanted or, if there are none or that does not suffice, replaces the first of the
+    /// others with which the child can be applied. Returns the object after it; `None` when there is no such part.
+    async fn replace(
+        &self,
+        live: &LiveChild,
+        parts: Vec<Part<'_>>,
+    ) -> Result<Option<DynamicObject>, ApiError> {
+        let key = &self.desired.key;
+        let version = live.object.metadata.resource_version.as_deref();
+        let changes = parts.iter().map(|part| (&*part.pointer, part.wanted.as_deref()));
+        let (mut removed, replaced): (Vec<_>, Vec<_>) = changes.partition(|(_, wanted)| wanted.is_none());
+        // The last of a list first, since the positions of those after it change.
+        removed.sort_unstable_by_key(|(pointer, _)| Reverse((pointer.len(), *pointer)));
+        removed.dedup();
+        let removed = Some(removed).filter(|removed| !removed.is_empty());
+        let tries = removed
+            .into_iter()
+            .chain(replaced.into_iter().map(|part| vec![part]));
+        for changes in tries.take(TRIES) {
+            let answer = self
+                .objects
+                .replace_parts(&key.name, version, &changes, self.manager)
+                .await;
+            match answer {
+                Ok(_) => {}
+                Err(error) if error.fault == Fault::Refused(422) => continue,
+                Err(error) => return Err(error),
+            }
+            let pointers: Vec<_> = changes.iter().map(|(pointer, _)| pointer).collect();
+            debug!("replaced {pointers:?} of {key}: what others did there was in the way");
+            let mut body = self.body.clone();
+            if let Some(metadata) = body["metadata"].as_object_mut() {
+                // That of the object before it was replaced.
+                metadata.remove("resourceVersion");
+            }
+            let answer = self.send(&body).await?;
+            return self.disown(answer).await.map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Gives up what the replacement owns beside the apply: a field that the plugin no longer wants would stay.
+    async fn disown(&self, mut applied: DynamicObject) -> Result<DynamicObject, ApiError> {
+        let (name, manager) = (&self.desired.key.name, self.manager);
+        let is_replacement = |entry: &ManagedFieldsEntry| {
+            entry.manager.as_deref() == Some(manager) && !is_apply_of(entry, manager)
+        };
+        // A controller of the kind, for example, may write the object meanwhile.
+        for _ in 0..DISOWN_TRIES {
+            let managed = applied.metadata.managed_fields.as_deref().unwrap_or_default();
+            if !managed.iter().any(is_replacement) {
+                break;
+            }
+            let others: Vec<_> = managed.iter().filter(|entry| !is_replacement(entry)).collect();
+            let patch = json!({ "metadata": {
+                "managedFields": others, "uid": applied.metadata.uid, "resourceVersion": applied.metadata.resource_version,
+            } });
+            match self.objects.merge(name, &patch, manager).await {
+                Err(error) if error.is_lost_race() => match self.objects.read(name).await? {
+                    Some(fresh) => applied = fresh,
+                    None => break,
+                },
+                answer => return answer,
+            }
+        }
+        Ok(applied)
+    }
 }
 
 /// A part of a child that can be replaced: where it is in the live object (RFC 6901), and what it should be; `None` when it should
@@ -214,6 +212,13 @@ async fn disown(
 struct Part<'a> {
     pointer: String,
     wanted: Option<Cow<'a, Value>>,
+}
+
+impl Part<'_> {
+    const fn removed(pointer: String) -> Self {
+        let wanted = None;
+        Self { pointer, wanted }
+    }
 }
 
 /// Returns the fields that the API server names in a refusal, such as `spec.ports[1].name`.
@@ -232,10 +237,9 @@ fn refused_fields(message: &str) -> Vec<Vec<String>> {
     for (at, _) in message.match_indices(": ") {
         if REASONS.iter().any(|reason| message[at..].starts_with(reason)) {
             let path = message[..at].rsplit(' ').next().unwrap_or_default();
-            let steps = path
-                .split(['.', '['])
-                .map(|step| step.trim_end_matches(']').to_owned());
-            let path: Vec<_> = steps.filter(|step| !step.is_empty()).collect();
+            let steps = path.split(['.', '[']).map(|step| step.trim_end_matches(']'));
+            let steps = steps.filter(|step| !step.is_empty()).map(str::to_owned);
+            let path: Vec<_> = steps.collect();
             if !path.is_empty() && !found.contains(&path) {
                 found.push(path);
             }
@@ -247,7 +251,7 @@ fn refused_fields(message: &str) -> Vec<Vec<String>> {
 /// Returns the names and positions of a path in `live`, as far as it is there.
 fn steps_of(path: &FieldPath, live: &Value) -> Vec<String> {
     let mut at = Some(live);
-    let steps = path.steps().iter().map_while(|step| {
+    let steps = path.0.iter().map_while(|step| {
         let now = at?;
         match step {
             field_path::Step::Field(name) => {
@@ -286,14 +290,10 @@ fn parts<'a>(path: &[String], desired: &'a Desired, live: &LiveChild, manager: &
                 if position.is_err() {
                     // Old API servers, such as 1.20, name the fields of a custom resource without the positions.
                     let unwanted = is.iter().enumerate().filter(|(_, live)| {
-                        elements
-                            .find(live)
-                            .is_some_and(|name| !names.contains(&Some(name)))
+                        let name = elements.find(live);
+                        name.is_some() && !names.contains(&name)
                     });
-                    parts.extend(unwanted.map(|(at, _)| Part {
-                        pointer: format!("{pointer}/{at}"),
-                        wanted: None,
-                    }));
+                    parts.extend(unwanted.map(|(at, _)| Part::removed(format!("{pointer}/{at}"))));
                 }
                 let Some(live) = position.ok().and_then(|position| is.get(position)) else {
                     break;
@@ -309,10 +309,7 @@ fn parts<'a>(path: &[String], desired: &'a Desired, live: &LiveChild, manager: &
         pointer = format!("{pointer}/{}", step.replace('~', "~0").replace('/', "~1"));
         let Some(next) = next else {
             if place.is_some() {
-                parts.push(Part {
-                    pointer,
-                    wanted: None,
-                });
+                parts.push(Part::removed(pointer));
             }
             break;
         };
@@ -384,12 +381,10 @@ fn in_the_way(
             true => "its value".to_owned(),
             false => shorten(&value.to_string(), SHOWN),
         };
-        writer.is_owner.then(|| {
-            format!(
-                "; in the cluster {field} is {value}, which {:?} has set",
-                writer.manager
-            )
-        })
+        let manager = &writer.manager;
+        writer
+            .is_owner
+            .then(|| format!("; in the cluster {field} is {value}, which {manager:?} has set"))
     });
     if let Some(said) = said {
         refused.message = format!("{}{said}", refused.message).into();

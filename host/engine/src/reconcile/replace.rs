@@ -37,11 +37,11 @@ pub(super) async fn replace(
         refused.message = format!("{}; {advice}", refused.message).into();
         return Err(refused);
     }
-    let manager = run.config.field_manager();
-    if let Err(why) = objects
+    let manager = run.context.config.field_manager();
+    let checked = objects
         .could_create(&key.name, desired.new_body(), &manager)
-        .await
-    {
+        .await;
+    if let Err(why) = checked {
         if why.is_passing() {
             return Err(why);
         }

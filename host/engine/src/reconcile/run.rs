@@ -1,15 +1,17 @@
 //! One reconcile of one parent.
 
-use std::ops::Deref;
+use std::sync::Arc;
 
-use tracing::Span;
+use kube::core::DynamicObject;
+use tracing::{Span, warn};
 
 use super::context::{Context, ParentMemory};
+use operator_host_contract::EventType;
 use operator_host_core::object::NamespacedName;
 
-/// What the steps of one reconcile share: the controller's [`Context`], for one parent.
+/// What the steps of one reconcile share.
 pub(super) struct Run<'a> {
-    /// The controller.
+    /// The controller: handles, caches, and memory.
     pub(super) context: &'a Context,
     /// The parent.
     pub(super) name: &'a NamespacedName,
@@ -17,21 +19,28 @@ pub(super) struct Run<'a> {
     pub(super) span: &'a Span,
 }
 
-impl<'a> Run<'a> {
-    pub(super) const fn new(context: &'a Context, name: &'a NamespacedName, span: &'a Span) -> Self {
-        Self { context, name, span }
-    }
-
+impl Run<'_> {
     /// Reads or changes what the controller remembers of the parent.
     pub(super) fn memory<T>(&self, look: impl FnOnce(&mut ParentMemory) -> T) -> T {
         self.context.state.memory_of(self.name, look)
     }
+
+    /// Warns of something in the log and in an Event.
+    pub(super) fn warn(&self, parent: &DynamicObject, reason: &str, note: &str) {
+        warn!("{note}");
+        self.context.publish(parent, EventType::Warning, reason, note);
+    }
+
+    /// Takes the state of the caches.
+    pub(super) fn snapshot(&self, parent: Arc<DynamicObject>) -> Snapshot {
+        let children = self.context.owned(&parent);
+        Snapshot { parent, children }
+    }
 }
 
-impl Deref for Run<'_> {
-    type Target = Context;
-
-    fn deref(&self) -> &Context {
-        self.context
-    }
+/// What an iteration of a reconcile begins with: a parent with the children that it owns or retains, which the plugin is shown, and
+/// which `prune` may delete. `desired::plan` and `apply` read the caches, which may be newer.
+pub(super) struct Snapshot {
+    pub(super) parent: Arc<DynamicObject>,
+    pub(super) children: Vec<Arc<DynamicObject>>,
 }

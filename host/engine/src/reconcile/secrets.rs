@@ -31,9 +31,6 @@ pub(super) type Generated<'a> = HashMap<&'a ChildRef, String>;
 
 /// Creates or completes the Secrets that an answer asks for, and records on the parent which are complete, also when one of
 /// them fails.
-///
-/// # Errors
-/// When the API server refuses a request, or the plan does not hold any more.
 pub(super) async fn generate<'a>(
     run: &Run<'_>,
     parent: &mut Arc<DynamicObject>,
@@ -42,20 +39,17 @@ pub(super) async fn generate<'a>(
     changes: &mut Changes,
 ) -> Result<Generated<'a>, Stop> {
     let mut generated = Generated::new();
-    let mut stop = None;
-    for secret in &plan.secrets {
-        match complete(run, parent, secret, changes).await {
-            Ok(uid) => drop(generated.insert(&secret.key, uid)),
-            Err(why) => {
-                stop = Some(why);
-                break;
-            }
+    let completed = async {
+        for secret in &plan.secrets {
+            generated.insert(&secret.key, complete(run, parent, secret, changes).await?);
         }
-    }
+        Ok::<_, Stop>(())
+    };
+    let completed = completed.await;
     if !is_terminating(parent) {
         *parent = record(run, parent, answer, plan, &generated).await?;
     }
-    stop.map_or(Ok(generated), Err)
+    completed.map(|()| generated)
 }
 
 /// Creates or completes a Secret, and returns its UID.
@@ -67,44 +61,35 @@ async fn complete(
 ) -> Result<String, Stop> {
     let key = &desired.key;
     let failed = |message: String| ApiError::new("generate", "Secret", &key.name, Fault::Host, message);
-    let live = run.caches.existing(key);
-    let version = live
-        .as_ref()
-        .and_then(|live| live.metadata.resource_version.as_ref());
-    if version != desired.seen.as_ref() {
+    let live = run.context.caches.existing(key);
+    let live = live.as_deref();
+    if live.and_then(|live| live.metadata.resource_version.as_ref()) != desired.seen.as_ref() {
         // Lost values must not be generated again, and those of somebody else not be completed.
         return Err(Stop::Outdated);
     }
-    if live.as_ref().is_some_and(|live| live.data.is_null()) {
+    if live.is_some_and(|live| live.data.is_null()) {
         // Values that the cache does not hold may exist in the cluster.
         let message = "its values are not in the cache; the host tries again when they are";
         return Err(failed(message.to_owned()).into());
     }
-    let proof_key = &run.proof_key;
+    let proof_key = &run.context.proof_key;
     // Load the key before any value is generated: a Secret that could not be proved later is not created.
-    let proving = proof_key.load(Some(&run.cluster.writer)).await;
+    let proving = proof_key.load(Some(&run.context.cluster.writer)).await;
     let proving = proving.map_err(|error| failed(error.to_string()))?;
-    let missing: Vec<&GeneratedValue> = desired
-        .secret
-        .entries
-        .iter()
-        .filter(|entry| {
-            live.as_ref()
-                .is_none_or(|live| live.data["data"].get(&entry.key).is_none())
-        })
-        .collect();
+    let missing = desired.secret.entries.iter();
+    let missing = missing.filter(|entry| live.is_none_or(|live| live.data["data"].get(&entry.key).is_none()));
+    let missing: Vec<&GeneratedValue> = missing.collect();
     // A retained Secret has no owner reference; it needs one when generated Secrets are to be deleted with their
     // parent.
-    let lacks_owner = live.as_ref().is_some_and(|live| {
-        run.config.rules.generated == Removal::Delete
-            && !owns(run.config.scope(), parent, live)
+    let lacks_owner = live.is_some_and(|live| {
+        run.context.config.rules.generated == Removal::Delete
+            && !owns(run.context.config.scope(), parent, live)
             && !is_terminating(live)
     });
     // A Secret without this proof gets here only if the parent's record has it, or the parent accepts it: `desired::plan` refuses all others.
-    let lacks_proof = live
-        .as_ref()
-        .is_some_and(|live| !proof_key.proof().has_key_of(&run.config.parent, parent, live));
-    if let Some(live) = &live
+    let parent_kind = &run.context.config.parent;
+    let lacks_proof = live.is_some_and(|live| !proof_key.proof().has_key_of(parent_kind, parent, live));
+    if let Some(live) = live
         && missing.is_empty()
         && !lacks_owner
         && !lacks_proof
@@ -113,17 +98,15 @@ async fn complete(
     }
     let mut values = Map::new();
     for entry in missing {
-        let value = draw(entry)
-            .map_err(|error| failed(format!("the operating system provides no randomness: {error}")))?;
-        values.insert(entry.key.clone(), Value::String(value));
+        let no_randomness = |error| failed(format!("the operating system provides no randomness: {error}"));
+        values.insert(entry.key.clone(), draw(entry).map_err(no_randomness)?.into());
     }
     let mut body = desired.body.clone();
     body["stringData"] = Value::Object(values);
-    body["metadata"]["annotations"][PROOF_ANNOTATION] =
-        proving.prove(&run.config.parent, parent, &key.name).into();
-    let manager = run.config.field_manager();
+    body["metadata"]["annotations"][PROOF_ANNOTATION] = proving.prove(parent_kind, parent, &key.name).into();
+    let manager = run.context.config.field_manager();
     // `desired::plan` has refused kinds that the cluster does not serve.
-    let Some(objects) = run.cluster.requests_for(&key.kind) else {
+    let Some(objects) = run.context.cluster.requests_for(&key.kind) else {
         return Err(Stop::Outdated);
     };
     if live.is_none() && !may_create(run, parent, key).await? {
@@ -144,12 +127,12 @@ async fn complete(
     } else {
         let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
         let created = objects.create(&key.name, body, &manager).await;
-        let answer = created.inspect_err(|error| run.caches.record_refused_namespace(error))?;
+        let answer = created.inspect_err(|error| run.context.caches.record_refused_namespace(error))?;
         changes.created.push(key.clone());
         answer
     };
     let uid = answer.uid().unwrap_or_default();
-    run.record_child(run.name, key, answer);
+    run.context.record_child(run.name, key, answer);
     Ok(uid)
 }
 
@@ -162,10 +145,10 @@ async fn record(
     plan: &Plan,
     generated: &Generated<'_>,
 ) -> Result<Arc<DynamicObject>, ApiError> {
-    let newest = run.caches.as_seen(parent);
+    let newest = run.context.caches.as_seen(parent);
     let before = GeneratedSecrets::of(newest.as_ref().unwrap_or(parent));
     let mut now = before.clone();
-    if run.config.rules.generated == Removal::Delete {
+    if run.context.config.rules.generated == Removal::Delete {
         // Also one that the plan leaves out: that it is lost must not be forgotten.
         now.keep_only(&answer.generate);
     }
@@ -181,10 +164,13 @@ async fn record(
     // A parent that was made again in the meantime has another UID.
     let body =
         json!({ "metadata": { "uid": parent.metadata.uid, "annotations": { RECORD_ANNOTATION: text } } });
-    let objects = run.cluster.own_requests();
-    match objects.merge(run.name, &body, &run.config.field_manager()).await {
+    let objects = run.context.cluster.own_requests();
+    match objects
+        .merge(run.name, &body, &run.context.config.field_manager())
+        .await
+    {
         Ok(answer) => {
-            run.record_parent(parent, None, answer);
+            run.context.record_parent(parent, None, answer);
             let mut parent = DynamicObject::clone(parent);
             let annotations = parent.annotations_mut();
             match text {
@@ -199,14 +185,9 @@ async fn record(
 }
 
 fn draw(entry: &GeneratedValue) -> Result<String, getrandom::Error> {
-    let alphabet: Vec<char> = entry
-        .alphabet
-        .as_deref()
-        .unwrap_or(LETTERS_AND_DIGITS)
-        .chars()
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect();
+    let alphabet = entry.alphabet.as_deref().unwrap_or(LETTERS_AND_DIGITS);
+    let alphabet: BTreeSet<char> = alphabet.chars().collect();
+    let alphabet = Vec::from_iter(alphabet);
     // `desired::plan` has required at least two characters.
     let size = u32::try_from(alphabet.len()).unwrap_or(u32::MAX);
     // Numbers from this limit on are drawn again: a plain remainder would favour the first characters.

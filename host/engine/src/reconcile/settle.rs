@@ -7,19 +7,18 @@ use kube::core::DynamicObject;
 use tracing::debug;
 
 use super::action::{OBSTRUCTED, Requeue};
-use super::apply::{Applied, BACK_OFF, apply};
+use super::apply::{Applied, apply};
+use super::brakes::BACK_OFF;
 use super::call::call;
 use super::decorate::{self, Decorated, decorate};
 use super::error::{ReconcileError, Stop};
 use super::evaluate::export_for;
 use super::going::is_namespace_going;
-use super::iterations::Iterations;
 use super::orphans;
 use super::outcome::{Changes, FinalAnswer, Outcome, collect_events};
 use super::prune::prune;
-use super::run::Run;
+use super::run::{Run, Snapshot};
 use super::secrets::generate;
-use super::snapshot::Snapshot;
 use super::status::unwritten;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_contract::{Export, Kind, Request, Response};
@@ -46,20 +45,17 @@ pub(super) async fn settle(
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
-        if iterations.calls() > 1 {
-            snapshot = Snapshot::take(run, snapshot.parent);
+        if iterations.calls > 1 {
+            snapshot = run.snapshot(snapshot.parent);
         }
         let seen = now();
+        let shown = unwritten::shown(run, &snapshot.parent).await?;
         let subject = Request {
-            namespace_terminating: run.caches.is_namespace_terminating(&snapshot.parent),
-            ..Request::about(
-                unwritten::shown(run, &snapshot.parent).await?,
-                snapshot.children.clone(),
-                seen,
-            )
+            namespace_terminating: run.context.caches.is_namespace_terminating(&snapshot.parent),
+            ..Request::about(shown, snapshot.children.clone(), seen)
         };
         let (response, share) = call(run, plugin, export, &subject).await?;
-        let fields = decorate::body_for(&run.config, &snapshot.parent, response.parent.as_ref());
+        let fields = decorate::body_for(&run.context.config, &snapshot.parent, response.parent.as_ref());
         let fields = fields.map_err(ReconcileError::FieldsRefused)?;
         let parent = &mut snapshot.parent;
         let realized = match realize(run, plugin, parent, &snapshot.children, &response, changes).await {
@@ -132,8 +128,39 @@ pub(super) async fn settle(
         }));
     }
     Err(ReconcileError::Unsettled {
-        calls: iterations.calls(),
+        calls: iterations.calls,
     })
+}
+
+/// Maximum number of iterations of a reconcile that write or delete no child for the first time.
+const MAX_REPEATS: usize = 4;
+/// Maximum number of iterations of a reconcile, even if each of them changes another child, besides those for children that take
+/// turns.
+const MAX_STEPS: usize = 64;
+
+/// Distinguishes a plugin that makes progress, one child after the other, from one that changes its mind each time.
+#[derive(Default)]
+struct Iterations {
+    calls: usize,
+    repeats: usize,
+    touched: usize,
+    /// How many children of the last answer take turns: each of them is changed, or deleted and created, in iterations of its own.
+    turns: usize,
+}
+
+impl Iterations {
+    /// Begins another iteration, if one is allowed, and returns whether it is; `changes` contains the changes of the
+    /// reconcile so far.
+    fn begin_next(&mut self, changes: &Changes) -> bool {
+        let touched = changes.touched();
+        if self.calls > 0 && touched == self.touched {
+            self.repeats += 1;
+        }
+        self.touched = touched;
+        let is_allowed = self.calls < MAX_STEPS + 2 * self.turns && self.repeats < MAX_REPEATS;
+        self.calls += usize::from(is_allowed);
+        is_allowed
+    }
 }
 
 /// What was done for an answer before anything is deleted.
@@ -191,9 +218,7 @@ async fn loses_all(run: &Run<'_>, error: &ReconcileError) -> bool {
     let ReconcileError::Refused(refusals) = error else {
         return false;
     };
-    let mut lost = refusals
-        .iter()
-        .filter(|refusal| refusal.cause == Cause::SecretLost);
+    let mut lost = refusals.iter().filter(|it| it.cause == Cause::SecretLost);
     let secret = lost.find_map(|refusal| refusal.there.as_deref());
     is_namespace_going(run, secret.and_then(|key| key.name.namespace.as_deref())).await
 }
@@ -236,14 +261,14 @@ async fn prune_and_judge(
     Ok(Judged::As(match applied.waiting.into_iter().next() {
         _ if !applied.held.is_empty() => Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". "))),
         Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
-        None if !applied.turns.is_empty() => Verdict::Reconciling(Reason::new(
-            "WaitingForTurn",
-            first_few(applied.turns, SHOWN, "; "),
-        )),
+        None if !applied.turns.is_empty() => {
+            let turns = first_few(applied.turns, SHOWN, "; ");
+            Verdict::Reconciling(Reason::new("WaitingForTurn", turns))
+        }
         // One that is missing was deleted after it was applied.
         None => readiness::verdict(
             &plan,
-            |key| run.caches.existing(key),
+            |key| run.context.caches.existing(key),
             |_| Some("it was deleted".into()),
         ),
     }))
@@ -256,13 +281,65 @@ fn make_plan(
     shown: &[Arc<DynamicObject>],
     response: &Response,
 ) -> Result<Plan, ReconcileError> {
-    let plan = run.plan(plugin, parent, shown, response);
+    let plan = run.context.plan(plugin, parent, shown, response);
     let plan = plan.map_err(ReconcileError::Refused)?;
     // Those of a kind that a child defines, and that is not served yet, wait.
-    let is_served = |key: &&ChildRef| run.cluster.served.others.contains_key(&key.kind);
+    let is_served = |key: &&ChildRef| run.context.cluster.served.others.contains_key(&key.kind);
     let failure = plan
         .keys()
         .filter(is_served)
-        .find_map(|key| run.caches.watch_failure_of(key));
+        .find_map(|key| run.context.caches.watch_failure_of(key));
     failure.map_or(Ok(plan), |failure| Err(ReconcileError::Watch(failure)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use operator_host_contract::Kind;
+    use operator_host_core::object::{ChildRef, NamespacedName};
+
+    fn rounds(mut change: impl FnMut(usize, &mut Changes)) -> usize {
+        let (mut rounds, mut changes, mut count) = (Iterations::default(), Changes::default(), 0);
+        while rounds.begin_next(&changes) {
+            change(count, &mut changes);
+            count += 1;
+        }
+        assert_eq!(rounds.calls, count);
+        count
+    }
+
+    fn child(name: &str) -> ChildRef {
+        ChildRef {
+            kind: Kind::new("v1", "Pod"),
+            name: NamespacedName::parse(name),
+        }
+    }
+
+    #[test]
+    fn each_new_child_is_progress_and_the_same_ones_again_are_not() {
+        assert_eq!(
+            rounds(|_, changes| changes.updated.push(child("a"))),
+            MAX_REPEATS + 1
+        );
+        assert_eq!(rounds(|_, _| ()), MAX_REPEATS);
+        let ten = |round: usize, changes: &mut Changes| {
+            changes.created.push(child(&format!("n{}", round.min(9))));
+        };
+        assert_eq!(rounds(ten), 10 + MAX_REPEATS);
+    }
+
+    #[test]
+    fn a_plugin_that_makes_something_new_each_time_is_stopped_in_the_end() {
+        let endless = |round: usize, changes: &mut Changes| changes.created.push(child(&round.to_string()));
+        assert_eq!(rounds(endless), MAX_STEPS);
+        let mut many = Iterations {
+            turns: 100,
+            ..Iterations::default()
+        };
+        let mut changes = Changes::default();
+        while many.begin_next(&changes) {
+            endless(many.calls, &mut changes);
+        }
+        assert_eq!(many.calls, MAX_STEPS + 200);
+    }
 }

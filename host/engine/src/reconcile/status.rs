@@ -3,27 +3,24 @@
 pub mod owned;
 pub(super) mod unwritten;
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
-use tracing::warn;
 
-use super::apply::BACK_OFF;
+use super::brakes::held;
 use super::context::pace::Cause;
 use super::run::Run;
 use operator_host_cluster::api_error::{ApiError, Fault};
-use operator_host_contract::EventType;
 use operator_host_core::clock::now;
+use operator_host_core::digest::hash_of;
 use operator_host_core::managed_fields::{below, fields};
 use operator_host_core::object::{
     MAX_DEPTH, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
 use operator_host_core::sync::lock;
 use operator_host_desired::conditions::{
-    Reason, Remarks, StatusUpdate, Verdict, compose, current, is_host_type, labels,
+    READY, Reason, Remarks, StatusUpdate, Verdict, compose, conditions_of, current, is_host_type, labels,
 };
 use unwritten::Unwritten;
 
@@ -38,27 +35,19 @@ pub(super) fn desired(
     before: &Map<String, Value>,
     update: &StatusUpdate<'_>,
 ) -> (Map<String, Value>, u64) {
-    let (contested, dropped, shares_conditions) = run.memory(|memory| {
-        let shares_conditions = memory.status.shares_conditions;
-        (
-            memory.conflicts.condition(),
-            memory.unkept.reason(),
-            shares_conditions,
-        )
+    let remarks = run.memory(|memory| Remarks {
+        held_back: run.context.versions.blocking_parents.reason(run.name),
+        contested: memory.conflicts.condition(),
+        dropped: memory.unkept.reason(),
+        unwatched: run.context.state.unwatched.reason(run.name),
     });
-    let remarks = Remarks {
-        held_back: run.versions.blocking_parents.reason(run.name),
-        contested,
-        dropped,
-        unwatched: run.state.unwatched.reason(run.name),
-    };
     let mut status = compose(parent, before, update, &remarks, now());
     let stated = stated(&status);
-    if shares_conditions {
+    if run.memory(|memory| memory.status.shares_conditions) {
         keep_others_conditions(current(parent), &mut status);
     }
-    run.cluster.served.status.restrict(&mut status);
-    if !lock(&run.state.narrow).is_empty() {
+    run.context.cluster.served.status.restrict(&mut status);
+    if !lock(&run.context.state.narrow).is_empty() {
         fit(run, parent, &mut status, update);
     }
     (status, stated)
@@ -69,12 +58,10 @@ const MOST_LEFT_OUT: usize = 32;
 
 /// Returns a path with the elements of each list taken for one.
 fn without_indices(path: &str) -> String {
-    let mut parts = path.split('[');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |path, part| {
-        let (_, rest) = part.split_once(']').unwrap_or(("", part));
-        format!("{path}[]{rest}")
-    })
+    let parts = path
+        .split('[')
+        .map(|part| part.split_once(']').map_or(part, |(_, rest)| rest));
+    parts.collect::<Vec<_>>().join("[]")
 }
 
 /// Removes from a status what the definition does not allow, and says so once for each of its fields. Returns whether there was
@@ -85,20 +72,24 @@ fn fit(
     status: &mut Map<String, Value>,
     update: &StatusUpdate<'_>,
 ) -> bool {
-    let left_out = run.cluster.served.status.fit(status, update.fields.is_some());
+    let left_out = run
+        .context
+        .cluster
+        .served
+        .status
+        .fit(status, update.fields.is_some());
     for problem in &left_out {
         let is_news = {
-            let mut told = lock(&run.state.narrow);
+            let mut told = lock(&run.context.state.narrow);
             told.len() < MOST_LEFT_OUT && told.insert(without_indices(&problem.path))
         };
         if is_news {
-            let kind = &run.config.parent.kind;
+            let kind = &run.context.config.parent.kind;
             let why = format!(
                 "a part of the status is left out, because the definition of {kind} does not allow it: {problem}. Change \
                  this field of the CustomResourceDefinition"
             );
-            warn!("{why}");
-            run.publish(parent, EventType::Warning, "StatusLeftOut", &why);
+            run.warn(parent, "StatusLeftOut", &why);
         }
     }
     !left_out.is_empty()
@@ -123,14 +114,10 @@ pub(super) async fn write(
     at: Option<&str>,
 ) -> Result<bool, ApiError> {
     // That of an answer which a reconcile may be carrying out stays as it is.
-    let unwritten = match at {
-        None => Unwritten::of(run, parent),
-        Some(_) => None,
-    };
-    let whole = unwritten
-        .as_ref()
-        .map_or(*update, |unwritten| unwritten.complete(update));
-    let sent = send(run, parent, &whole, at).await;
+    let unwritten = at.map_or_else(|| Unwritten::of(run, parent), |_| None);
+    let unwritten = unwritten.as_ref();
+    let whole = unwritten.map_or(*update, |unwritten| unwritten.complete(update));
+    let mut sent = send(run, parent, &whole, at).await;
     let is_refused = sent.as_ref().is_err_and(ApiError::is_invalid);
     match &sent {
         _ if *update.verdict == Verdict::Paused || at.is_some() => {}
@@ -142,8 +129,7 @@ pub(super) async fn write(
         _ => run.memory(|memory| memory.status.unwritten = None),
     }
     if is_refused && unwritten.is_some() && update.fields.is_none() {
-        let sent = send(run, parent, update, at).await;
-        return sent.map(|sent| sent == Sent::Written);
+        sent = send(run, parent, update, at).await;
     }
     sent.map(|sent| sent == Sent::Written)
 }
@@ -164,25 +150,25 @@ async fn send(
     update: &StatusUpdate<'_>,
     at: Option<&str>,
 ) -> Result<Sent, ApiError> {
-    if run.config.decorates.is_some() {
+    if run.context.config.decorates.is_some() {
         note_only(run, parent, update);
         return Ok(Sent::Unchanged);
     }
     // The fields that the apply would have to repeat were not read.
-    if !run.cluster.served.parent.has_status || is_unreadable(parent) {
+    if !run.context.cluster.served.parent.has_status || is_unreadable(parent) {
         return Ok(Sent::Unchanged);
     }
     if let Some((code, why)) = update.fields.and_then(unacceptable) {
-        let (kind, fault) = (&run.config.parent.kind, Fault::Refused(code));
+        let (kind, fault) = (&run.context.config.parent.kind, Fault::Refused(code));
         return Err(ApiError::new("apply the status of", kind, run.name, fault, why));
     }
     let (mut status, stated) = desired(run, parent, current(parent), update);
     let (conditions, unready_since) = labels(&status);
-    let counted = run.observer.parents.count(conditions, unready_since);
+    let counted = run.context.observer.parents.count(conditions, unready_since);
     // This drops the earlier count.
     run.memory(|memory| memory.status.counted = Some(counted));
     // It is empty when the definition requires what is not there.
-    let is_impossible = status.is_empty() && !lock(&run.state.narrow).is_empty();
+    let is_impossible = status.is_empty() && !lock(&run.context.state.narrow).is_empty();
     if *current(parent) == status || is_impossible {
         return Ok(Sent::Unchanged);
     }
@@ -194,13 +180,13 @@ async fn send(
     if run.memory(|memory| memory.status.normalized.as_ref() == Some(&known)) {
         return Ok(Sent::Unchanged);
     }
-    let objects = run.cluster.own_requests();
+    let objects = run.context.cluster.own_requests();
     let is_first = run.memory(|memory| memory.status.written.is_none());
     if is_first && has(current(parent), &status) {
         // Another client may have the rest. Only the API server knows who owns it.
         let fresh = objects.read(run.name).await?;
         let fresh = fresh.filter(|fresh| current(fresh) == current(parent));
-        let manager = run.config.field_manager();
+        let manager = run.context.config.field_manager();
         let shares = fresh.as_ref().is_some_and(|it| shares_conditions(it, &manager));
         if shares {
             run.memory(|memory| memory.status.shares_conditions = true);
@@ -221,24 +207,21 @@ async fn send(
         }
     }
     let now = Instant::now();
-    let (cause, waits) = run.memory(|memory| {
-        let status = &mut memory.status;
-        // A condition that changes does not wait, and does not make later texts wait.
-        let cause = match () {
-            () if status.stated != Some(stated) => None,
-            () if status.written.as_ref() == Some(&body_fingerprint) => Some(Cause::Correction),
-            () => Some(Cause::Progress),
-        };
-        (cause, cause.is_some() && status.pace().wait(now).is_some())
+    // A condition that changes does not wait, and does not make later texts wait.
+    let cause = run.memory(|memory| match &memory.status {
+        status if status.stated != Some(stated) => None,
+        status if status.written.as_ref() == Some(&body_fingerprint) => Some(Cause::Correction),
+        _ => Some(Cause::Progress),
     });
-    if waits {
+    let is_held = || held(run, parent, &"the status", |memory| Some(memory.status.pace())).is_some();
+    if cause.is_some() && is_held() {
         // What it says next is read from the caches again when it is due.
-        publish_back_off(run, parent);
         return Ok(Sent::Waits);
     }
     if cause == Some(Cause::Correction) && !run.memory(|memory| memory.status.shares_conditions) {
         let fresh = objects.read(run.name).await?;
-        let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &run.config.field_manager()));
+        let shares =
+            fresh.is_some_and(|fresh| shares_conditions(&fresh, &run.context.config.field_manager()));
         run.memory(|memory| memory.status.shares_conditions = shares);
         if shares {
             (status, _) = desired(run, parent, current(parent), update);
@@ -265,19 +248,17 @@ async fn send(
         metadata["resourceVersion"] = fresh.metadata.resource_version.clone().into();
         // The status is about the generation of this reconcile.
         fresh.metadata.generation = parent.metadata.generation;
-        let own = owned::status(&fresh, &run.config.field_manager());
+        let own = owned::status(&fresh, &run.context.config.field_manager());
         (status, _) = desired(run, &fresh, &own, update);
     }
     let body = json!({
-        "apiVersion": run.config.parent.api_version,
-        "kind": run.config.parent.kind,
+        "apiVersion": run.context.config.parent.api_version,
+        "kind": run.context.config.parent.kind,
         "metadata": metadata,
         "status": status,
     });
-    match objects
-        .apply_status(run.name, &body, &run.config.field_manager())
-        .await
-    {
+    let manager = run.context.config.field_manager();
+    match objects.apply_status(run.name, &body, &manager).await {
         Ok(answer) => {
             let after = (body_fingerprint, fingerprint(current(&answer)));
             let differs = Value::Object(current(&answer).clone()) != body["status"];
@@ -289,11 +270,11 @@ async fn send(
                     memory.status.pace().wrote(cause, now);
                 }
             });
-            run.record_parent(parent, Some(&body["status"]), answer);
+            run.context.record_parent(parent, Some(&body["status"]), answer);
             Ok(Sent::Written)
         }
         Err(error) if error.is_not_found() => {
-            run.doubt(run.name);
+            run.context.doubt(run.name);
             Ok(Sent::Unchanged)
         }
         // Only then is it worth the time to judge each status before it is sent.
@@ -309,15 +290,14 @@ async fn send(
 fn note_only(run: &Run<'_>, parent: &DynamicObject, update: &StatusUpdate<'_>) {
     let (status, _) = desired(run, parent, &Map::new(), update);
     let (conditions, unready_since) = labels(&status);
-    let counted = run.observer.parents.count(conditions, unready_since);
+    let counted = run.context.observer.parents.count(conditions, unready_since);
     run.memory(|memory| memory.status.counted = Some(counted));
-    let conditions = status.get("conditions").and_then(Value::as_array);
-    let ready = conditions.into_iter().flatten().find(|it| it["type"] == "Ready");
-    let text = |ready: &Value, field: &str| ready[field].as_str().unwrap_or_default().to_owned();
-    let why = ready
-        .filter(|ready| ready["status"] != "True")
-        .map(|ready| Reason::new(text(ready, "reason"), text(ready, "message")));
-    run.state.note_unready(run.name, why);
+    let unready = conditions_of(&status).find(|it| it["type"] == READY && it["status"] != "True");
+    let why = unready.map(|ready| {
+        let text = |field: &str| ready[field].as_str().unwrap_or_default();
+        Reason::new(text("reason"), text("message"))
+    });
+    run.context.state.note_unready(run.name, why);
 }
 
 /// Returns why a plugin's status is not sent, and with which code an API server would refuse it. This comes before anything else:
@@ -341,9 +321,7 @@ fn shares_conditions(parent: &DynamicObject, manager: &str) -> bool {
     let managed = parent.metadata.managed_fields.iter().flatten();
     let others = managed.filter(|entry| entry.manager.as_deref() != Some(manager));
     others.filter_map(fields).any(|fields| {
-        let conditions = fields
-            .get("f:status")
-            .and_then(|status| status.get("f:conditions"));
+        let conditions = fields["f:status"].get("f:conditions");
         conditions.is_some_and(|conditions| below(conditions).next().is_none())
     })
 }
@@ -376,39 +354,15 @@ fn has(status: &Map<String, Value>, other: &Map<String, Value>) -> bool {
 }
 
 fn stated(status: &Map<String, Value>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let conditions = status.get("conditions").and_then(Value::as_array);
-    for condition in conditions.into_iter().flatten() {
-        for field in ["type", "status", "reason"] {
-            condition[field].as_str().hash(&mut hasher);
-        }
-    }
-    hasher.finish()
-}
-
-/// Publishes once that the status backs off.
-fn publish_back_off(run: &Run<'_>, parent: &DynamicObject) {
-    let why = run.memory(|memory| {
-        let pace = memory.status.pace();
-        pace.is_to_be_published().then(|| format!("the status {pace}"))
-    });
-    if let Some(why) = why {
-        warn!("{why}");
-        run.publish(parent, EventType::Warning, BACK_OFF, &why);
-    }
+    let said = |it: &Value| ["type", "status", "reason"].map(|field| it[field].as_str().map(str::to_owned));
+    hash_of(conditions_of(status).map(said).collect::<Vec<_>>())
 }
 
 fn without_times(status: &Map<String, Value>) -> Map<String, Value> {
     let mut status = status.clone();
-    for condition in status
-        .get_mut("conditions")
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
-        if let Some(condition) = condition.as_object_mut() {
-            condition.remove("lastTransitionTime");
-        }
+    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.remove("lastTransitionTime");
     }
     status
 }

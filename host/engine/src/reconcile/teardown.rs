@@ -30,8 +30,9 @@ pub(super) async fn delete_in_order(
     let children = owned(run, parent);
     let is_orphaned = parent.finalizers().iter().any(|finalizer| finalizer == ORPHAN);
     // The last child names none that is left: the mark on the parent tells that it is the last one of an order.
-    let is_begun = is_cleaned_up(&run.config, parent);
-    if is_orphaned || !(is_begun || Deletion::of(&refer(&children)).is_ordered()) {
+    let is_begun = is_cleaned_up(&run.context.config, parent);
+    let references: Vec<_> = children.iter().map(|child| &**child).collect();
+    if is_orphaned || !(is_begun || Deletion::of(&references).is_ordered()) {
         return Ok(None);
     }
     if !is_begun {
@@ -50,17 +51,11 @@ pub(super) async fn delete_in_order(
         return Ok(None);
     }
     let going = left.iter().find(|child| is_terminating(child));
-    let going = going.map(|child| {
-        format!(
-            "; {}: {}",
-            ChildRef::of(child),
-            unready(child).unwrap_or_default()
-        )
-    });
+    let going = going.map(|it| format!("; {}: {}", ChildRef::of(it), unready(it).unwrap_or_default()));
     let message = format!(
         "its children are deleted in the reverse of their order, and {} of them are left, so the finalizer {} stays{}",
         left.len(),
-        run.config.finalizer(),
+        run.context.config.finalizer(),
         going.unwrap_or_default()
     );
     Ok(Some(Reason::new("DeletingChildren", message)))
@@ -69,13 +64,9 @@ pub(super) async fn delete_in_order(
 /// Returns the children that go with their parent, including those that are being deleted. What `prune` leaves alone, since it
 /// cannot be read, goes with the garbage collector.
 fn owned(run: &Run<'_>, parent: &Arc<DynamicObject>) -> Vec<Arc<DynamicObject>> {
-    let mut children = run.owned(parent);
+    let mut children = run.context.owned(parent);
     children.retain(|child| {
-        owns(run.config.scope(), parent, child) && (is_terminating(child) || !is_unreadable(child))
+        owns(run.context.config.scope(), parent, child) && (is_terminating(child) || !is_unreadable(child))
     });
     children
-}
-
-fn refer(objects: &[Arc<DynamicObject>]) -> Vec<&DynamicObject> {
-    objects.iter().map(|object| &**object).collect()
 }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use kube::core::DynamicObject;
 use tokio::time::Instant;
-use tracing::warn;
 
 use super::run::Run;
-use operator_host_contract::{EventType, Kind};
+use operator_host_contract::Kind;
 use operator_host_core::object::{APPLIED_ANNOTATION, ChildRef, Identity, annotation, is_terminating};
 use operator_host_desired::order::{Order, Waiting};
 use operator_host_desired::planned::{Desired, Plan};
@@ -81,26 +80,25 @@ pub(super) fn decide(
     let going = going.map(|child| ChildRef::of(child));
     let going: Vec<_> = going.filter(|key| plan.keep.contains(key)).collect();
     let turns = turns(&plan.desired, &going, |child, turn| {
-        let live = run.caches.existing(&child.key);
+        let live = run.context.caches.existing(&child.key);
         let is_blocked = || waits_for(run, child, order).is_some();
         let has_status = has_status(run, &child.key.kind);
-        let (is_ready, member) = match &live {
+        let is_changed =
+            |live: &DynamicObject| annotation(live, APPLIED_ANNOTATION) == Some(&child.fingerprint);
+        let member = match &live {
             // One that comes after another is not created yet, and must not keep that one waiting.
-            None if is_blocked() => (false, Member::Done),
-            None => (false, Member::Pending("it does not exist yet".to_owned())),
-            Some(live) if annotation(live, APPLIED_ANNOTATION) != Some(&child.fingerprint) => {
-                let is_ready = unfinished(live, has_status).is_none();
-                match is_terminating(live) {
-                    true => (false, Member::Pending(GOING.to_owned())),
-                    false if is_blocked() => (false, Member::Blocked),
-                    false => (false, Member::Outdated { is_ready }),
-                }
+            None if is_blocked() => Member::Done,
+            None => Member::Pending("it does not exist yet".to_owned()),
+            Some(live) if is_changed(live) => {
+                unfinished(live, has_status).map_or(Member::Done, Member::Pending)
             }
-            Some(live) => match unfinished(live, has_status) {
-                Some(why) => (false, Member::Pending(why)),
-                None => (true, Member::Done),
+            Some(live) if is_terminating(live) => Member::Pending(GOING.to_owned()),
+            Some(_) if is_blocked() => Member::Blocked,
+            Some(live) => Member::Outdated {
+                is_ready: unfinished(live, has_status).is_none(),
             },
         };
+        let is_ready = live.is_some() && member == Member::Done;
         let rest = run.memory(|memory| memory.turns.rest(child.key.identity(), is_ready, turn, now));
         match rest {
             Some(rest) => {
@@ -113,17 +111,13 @@ pub(super) fn decide(
     let keys: Vec<_> = turns.pending.iter().map(|(key, _)| key.clone()).collect();
     let (due, next) = run.memory(|memory| memory.turns.keep_waiting(&keys, now));
     for (key, why) in turns.pending.iter().filter(|(key, _)| due.contains(key)) {
+        let others = turns.waiting.keys().filter(|waiting| waiting.kind == key.kind);
         let note = format!(
             "{key} keeps {} other children of its kind from being changed, for {} s: {why}",
-            turns
-                .waiting
-                .keys()
-                .filter(|waiting| waiting.kind == key.kind)
-                .count(),
+            others.count(),
             PATIENCE.as_secs()
         );
-        warn!("{note}");
-        run.publish(parent, EventType::Warning, "WaitingForTurn", &note);
+        run.warn(parent, "WaitingForTurn", &note);
     }
     // Without one that waits, nothing is due.
     let again = again.filter(|_| !turns.waiting.is_empty());
@@ -137,13 +131,13 @@ pub(super) fn decide(
 pub(super) fn waits_for(run: &Run<'_>, child: &Desired, order: &Order<'_>) -> Option<Waiting> {
     order.waits_for(
         child,
-        |key| run.caches.existing(key),
+        |key| run.context.caches.existing(key),
         |kind| has_status(run, kind),
     )
 }
 
 fn has_status(run: &Run<'_>, kind: &Kind) -> bool {
-    let kind = run.cluster.served.others.get(kind);
+    let kind = run.context.cluster.served.others.get(kind);
     kind.is_some_and(|kind| kind.has_status)
 }
 

@@ -47,10 +47,11 @@ pub async fn follow(context: &Context, mut plugin: watch::Receiver<Live>) {
             }
         }
         let is_empty = found.is_empty();
-        let now = found.into_iter();
-        let now: BTreeMap<_, _> = now
-            .map(|(parent, children)| (parent, reason(&children, &context.config.name)))
-            .collect();
+        let reason = |children: Vec<_>| reason(&children, &context.config.name);
+        let now = found
+            .into_iter()
+            .map(|(parent, children)| (parent, reason(children)));
+        let now: BTreeMap<_, _> = now.collect();
         let before = context.state.unwatched.replace(now.clone());
         let parents: BTreeSet<_> = before.keys().chain(now.keys()).collect();
         for parent in parents {
@@ -72,14 +73,9 @@ async fn find(context: &Context, kind: &Kind, found: &mut BTreeMap<NamespacedNam
         return;
     };
     let params = ListParams::default().labels(&format!("{CONTROLLER_LABEL}={}", context.config.name));
-    let namespaces = context
-        .caches
-        .parents
-        .namespaces()
-        .filter(|_| resource.namespaced);
-    let places = match namespaces {
-        Some(namespaces) => namespaces.into_keys().map(Some).collect(),
-        None => vec![None],
+    let places = match context.caches.parents.namespaces() {
+        Some(namespaces) if resource.namespaced => namespaces.into_keys().map(Some).collect(),
+        _ => vec![None],
     };
     for place in places {
         let objects = Objects::new(context.cluster.client.clone(), &resource.api, place.as_deref());
@@ -92,11 +88,8 @@ async fn find(context: &Context, kind: &Kind, found: &mut BTreeMap<NamespacedNam
         };
         for child in children {
             if let Some(parent) = parent_with(context, &child) {
-                let key = ChildRef {
-                    kind: kind.clone(),
-                    name: NamespacedName::of(&child),
-                };
-                found.entry(parent).or_default().push(key);
+                let (kind, name) = (kind.clone(), NamespacedName::of(&child));
+                found.entry(parent).or_default().push(ChildRef { kind, name });
             }
         }
     }
@@ -104,14 +97,9 @@ async fn find(context: &Context, kind: &Kind, found: &mut BTreeMap<NamespacedNam
 
 /// Returns the existing parent of a child.
 fn parent_with(context: &Context, child: &DynamicObject) -> Option<NamespacedName> {
-    let name = parent_of(
-        context.config.scope(),
-        context.cluster.served.parent.namespaced,
-        child,
-    )?;
+    let namespaced = context.cluster.served.parent.namespaced;
+    let name = parent_of(context.config.scope(), namespaced, child)?;
     let parent = context.caches.parent(&name)?;
-    let owner = controller_of(child).map(|owner| &owner.uid);
-    owner
-        .is_none_or(|owner| parent.metadata.uid.as_ref() == Some(owner))
-        .then_some(name)
+    let is_owner = controller_of(child).is_none_or(|owner| parent.metadata.uid.as_ref() == Some(&owner.uid));
+    is_owner.then_some(name)
 }

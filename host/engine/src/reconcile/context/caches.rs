@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::cache::Reflector;
+use operator_host_cluster::cache::{Reflector, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
 use operator_host_config::ControllerConfig;
@@ -32,10 +32,10 @@ pub struct Caches {
 }
 
 /// A child as it is in the cluster.
-pub(in crate::reconcile) struct LiveChild {
-    pub(in crate::reconcile) object: Arc<DynamicObject>,
+pub(crate) struct LiveChild {
+    pub(crate) object: Arc<DynamicObject>,
     /// Its managed fields, but for those of the status.
-    pub(in crate::reconcile) managed: Vec<ManagedFieldsEntry>,
+    pub(crate) managed: Vec<ManagedFieldsEntry>,
 }
 
 impl Caches {
@@ -51,7 +51,7 @@ impl Caches {
     }
 
     /// Returns an object of the parents' kind with its managed fields, if a host has applied some.
-    pub(in crate::reconcile) fn managed_parent(
+    pub(crate) fn managed_parent(
         &self,
         name: &NamespacedName,
     ) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
@@ -59,7 +59,6 @@ impl Caches {
     }
 
     /// Returns the objects that have fields of a controller that decorates.
-    #[must_use]
     pub fn with_fields(&self) -> BTreeSet<NamespacedName> {
         if self.config.decorates.is_none() {
             return BTreeSet::new();
@@ -80,19 +79,14 @@ impl Caches {
         let Some(owner) = controller_of(object).filter(|_| self.config.decorates.is_some()) else {
             return false;
         };
-        let name = NamespacedName {
-            namespace: object.metadata.namespace.clone(),
-            name: owner.name.clone(),
-        };
+        let name = NamespacedName::new(object.metadata.namespace.clone(), &*owner.name);
         let is_owner = |child: &DynamicObject| {
-            child.metadata.uid.as_deref() == Some(owner.uid.as_str())
-                && label(child, CONTROLLER_LABEL).is_some()
+            child.metadata.uid.as_ref() == Some(&owner.uid) && label(child, CONTROLLER_LABEL).is_some()
         };
-        let mut of_kind = self
-            .children
-            .iter()
-            .filter(|(kind, _)| is_reference_to(kind, owner));
-        of_kind.any(|(_, watches)| watches.get(&name).is_some_and(|child| is_owner(&child)))
+        let mut all = self.children.iter();
+        all.any(|(kind, watches)| {
+            is_reference_to(kind, owner) && watches.get(&name).is_some_and(|child| is_owner(&child))
+        })
     }
 
     /// Returns the names of all parents, in no particular order.
@@ -125,7 +119,7 @@ impl Caches {
 
     /// Returns the current parent, which this reconcile may have written, but with the generation that the
     /// reconcile saw, since its status is about that one. `None` when it was deleted or replaced.
-    pub(in crate::reconcile) fn as_seen(&self, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
+    pub(crate) fn as_seen(&self, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
         let now = self.parent(&NamespacedName::of(seen))?;
         if now.metadata.uid != seen.metadata.uid {
             return None;
@@ -142,9 +136,8 @@ impl Caches {
     /// the parent's.
     pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
         let watches = self.children.values().flat_map(KindReflectors::all);
-        watches
-            .flat_map(|watch| watch.referring_to(uid, parent))
-            .collect()
+        let referring = watches.flat_map(|watch| watch.referring_to(uid, parent));
+        referring.collect()
     }
 
     /// Returns an object of a kind that this controller may create, whether it owns it or not.
@@ -153,20 +146,19 @@ impl Caches {
     }
 
     /// Does what [`Caches::existing`] does, and returns the object's managed fields, too, if a host applied it.
-    pub(in crate::reconcile) fn live_child(&self, key: &ChildRef) -> Option<LiveChild> {
+    pub(crate) fn live_child(&self, key: &ChildRef) -> Option<LiveChild> {
         let (object, managed) = self.watch_of(key)?.get_managed(&key.name)?;
         Some(LiveChild { object, managed })
     }
 
     /// Removes a deleted child from the cache.
-    pub(in crate::reconcile) fn forget_child(&self, key: &ChildRef, uid: &str) {
+    pub(crate) fn forget_child(&self, key: &ChildRef, uid: &str) {
         if let Some(watch) = self.watch_of(key) {
             watch.forget(&key.name, uid);
         }
     }
 
     /// Returns the watches of the parents, the children and what is read.
-    #[must_use]
     pub fn watches(&self) -> Vec<Arc<Reflector>> {
         let others = self.children.values().chain(self.reads.values());
         let all = std::iter::once(&self.parents).chain(others);
@@ -187,7 +179,7 @@ impl Caches {
     ///
     /// # Errors
     /// The same error that the API server would return.
-    pub(in crate::reconcile) fn check_namespace(&self, key: &ChildRef) -> Result<(), ApiError> {
+    pub(crate) fn check_namespace(&self, key: &ChildRef) -> Result<(), ApiError> {
         let Some(namespace) = &key.name.namespace else {
             return Ok(());
         };
@@ -202,9 +194,28 @@ impl Caches {
     }
 
     /// Records a namespace that a refusal reports as terminating.
-    pub(in crate::reconcile) fn record_refused_namespace(&self, error: &ApiError) {
+    pub(crate) fn record_refused_namespace(&self, error: &ApiError) {
         if let (true, Some(namespace)) = (error.is_namespace_terminating(), &error.name.namespace) {
             self.namespaces.refused(namespace);
         }
+    }
+
+    /// Returns why no parent is known: every watch of them fails.
+    pub fn parents_failure(&self) -> Option<String> {
+        let failures: Option<Vec<String>> = self.parents.all().iter().map(|watch| failure(watch)).collect();
+        failures?.into_iter().next()
+    }
+
+    /// Returns why the state of an object, which a plugin wants to have, is unknown: the watch that would show it fails.
+    pub fn watch_failure_of(&self, key: &ChildRef) -> Option<String> {
+        failure(&*self.watch_of(key)?)
+    }
+}
+
+/// Returns the error of a watch, if it fails.
+pub(super) fn failure(watch: &Reflector) -> Option<String> {
+    match watch.state_now() {
+        WatchState::Failing(message) => Some(message),
+        WatchState::Starting | WatchState::Synced => None,
     }
 }

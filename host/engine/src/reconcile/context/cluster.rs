@@ -25,13 +25,13 @@ pub struct Cluster {
 
 impl Cluster {
     /// Returns the requests for the parents, which the host sends as itself.
-    pub(in crate::reconcile) fn own_requests(&self) -> ResourceClient<'_> {
+    pub(crate) fn own_requests(&self) -> ResourceClient<'_> {
         ResourceClient::new(&self.writer, &self.served.parent)
     }
 
     /// Returns the requests for the children of a kind, which the host sends as the controller's ServiceAccount if it has one;
     /// `None` when the cluster does not serve the kind.
-    pub(in crate::reconcile) fn requests_for(&self, kind: &Kind) -> Option<ResourceClient<'_>> {
+    pub(crate) fn requests_for(&self, kind: &Kind) -> Option<ResourceClient<'_>> {
         let resource = self.served.others.get(kind)?;
         Some(ResourceClient::new(&self.children_writer, resource))
     }

@@ -39,16 +39,16 @@ struct Conflict {
 
 /// Who changes which field.
 #[derive(Debug)]
-pub(in crate::reconcile) struct Report {
+pub(crate) struct Report {
     /// The path of the field.
-    pub(in crate::reconcile) path: String,
+    pub(crate) path: String,
     /// Who changed it, in words.
-    pub(in crate::reconcile) by: String,
+    pub(crate) by: String,
 }
 
 /// What a difference between a child and its desired state means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::reconcile) enum Seen {
+pub(crate) enum Seen {
     /// It is to be applied: the plugin wants something new, or somebody has made a few edits.
     Edit,
     /// It is contested. `hold`: it is too early to apply it again.
@@ -85,21 +85,16 @@ impl Conflict {
 
     /// Returns how long a child must stay as applied until the conflict is over.
     fn quiet(&self) -> Duration {
-        if self.is_contested() {
-            self.slowest.saturating_mul(QUIET_FACTOR).clamp(QUIET.0, QUIET.1)
-        } else {
-            QUIET.1
+        match self.is_contested() {
+            true => self.slowest.saturating_mul(QUIET_FACTOR).clamp(QUIET.0, QUIET.1),
+            false => QUIET.1,
         }
     }
 
     /// Returns when something is to be done about it.
     fn due(&self) -> Instant {
-        self.applied
-            + if self.is_changed {
-                self.delay().unwrap_or_default()
-            } else {
-                self.quiet()
-            }
+        let delay = || self.delay().unwrap_or_default();
+        self.applied + if self.is_changed { delay() } else { self.quiet() }
     }
 
     fn message(&self, key: &ChildRef, Report { path, by }: &Report) -> String {
@@ -114,7 +109,7 @@ impl Conflict {
 impl Conflicts {
     /// Notes that a child differs from the body with this `fingerprint`, which is desired. `applied` is the fingerprint
     /// of the body that was last applied, according to the child.
-    pub(in crate::reconcile) fn differs(
+    pub(crate) fn differs(
         &mut self,
         key: &ChildRef,
         fingerprint: &str,
@@ -139,23 +134,16 @@ impl Conflicts {
             }
             conflict.change_back(now);
         }
-        if !conflict.is_contested() {
-            return Seen::Edit;
-        }
-        Seen::Contested {
-            hold: now < conflict.due(),
+        let hold = now < conflict.due();
+        match conflict.is_contested() {
+            true => Seen::Contested { hold },
+            false => Seen::Edit,
         }
     }
 
     /// Notes that the body with this fingerprint was applied to an existing child. `is_other_body`: it replaced
     /// another body, which somebody may restore.
-    pub(in crate::reconcile) fn applied(
-        &mut self,
-        key: &ChildRef,
-        fingerprint: &str,
-        is_other_body: bool,
-        now: Instant,
-    ) {
+    pub(crate) fn applied(&mut self, key: &ChildRef, fingerprint: &str, is_other_body: bool, now: Instant) {
         match self.0.get_mut(key) {
             Some(conflict) => {
                 if conflict.fingerprint != fingerprint {
@@ -172,7 +160,7 @@ impl Conflicts {
     }
 
     /// Notes that a child is as desired.
-    pub(in crate::reconcile) fn is_as_desired(&mut self, key: &ChildRef, now: Instant) {
+    pub(crate) fn is_as_desired(&mut self, key: &ChildRef, now: Instant) {
         let changed = self.0.get_mut(key).filter(|conflict| conflict.is_changed);
         // While the host waits, others may change it back and forth.
         if let Some(conflict) = changed.filter(|conflict| !conflict.is_contested() || conflict.due() <= now) {
@@ -182,18 +170,18 @@ impl Conflicts {
     }
 
     /// Forgets a child that was deleted.
-    pub(in crate::reconcile) fn forget(&mut self, key: &ChildRef) {
+    pub(crate) fn forget(&mut self, key: &ChildRef) {
         self.0.remove(key);
     }
 
     /// Forgets all children.
-    pub(in crate::reconcile) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
     /// Stores who changes a child back this time. Returns the message when this is its first report; `counted` then counts it as long
     /// as the conflict lasts.
-    pub(in crate::reconcile) fn report(
+    pub(crate) fn report(
         &mut self,
         key: &ChildRef,
         report: Report,
@@ -214,11 +202,7 @@ impl Conflicts {
     }
 
     /// Ends what is over, and returns a message for each child that was contested and is still wanted.
-    pub(in crate::reconcile) fn end(
-        &mut self,
-        is_wanted: impl Fn(&ChildRef) -> bool,
-        now: Instant,
-    ) -> Vec<String> {
+    pub(crate) fn end(&mut self, is_wanted: impl Fn(&ChildRef) -> bool, now: Instant) -> Vec<String> {
         let is_over = |key: &ChildRef, conflict: &mut Conflict| {
             !is_wanted(key) || (!conflict.is_changed && conflict.due() <= now)
         };
@@ -230,7 +214,7 @@ impl Conflicts {
     }
 
     /// Returns when the first contested child is to be applied again, or its conflict ends.
-    pub(in crate::reconcile) fn next(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn next(&self, now: Instant) -> Option<Duration> {
         let contested = self.0.values().filter(|conflict| conflict.is_contested());
         contested
             .map(|conflict| conflict.due().saturating_duration_since(now))
@@ -238,16 +222,12 @@ impl Conflicts {
     }
 
     /// Returns the condition about the contested children; `None` when there are none.
-    pub(in crate::reconcile) fn condition(&self) -> Option<Reason> {
-        let contested = self
-            .0
-            .iter()
-            .filter_map(|(key, conflict)| Some((key, conflict, &conflict.report.as_ref()?.0)));
+    pub(crate) fn condition(&self) -> Option<Reason> {
+        let contested = self.0.iter();
+        let contested = contested.filter_map(|(key, it)| Some((key, it, &it.report.as_ref()?.0)));
         let mut contested: Vec<_> = contested.collect();
         contested.sort_by_key(|(key, ..)| *key);
-        let messages = contested
-            .iter()
-            .map(|(key, conflict, report)| conflict.message(key, report));
+        let messages = contested.iter().map(|(key, it, report)| it.message(key, report));
         (!contested.is_empty()).then(|| Reason::new(FIELD_CONTESTED, first_few(messages, SHOWN, ". ")))
     }
 }

@@ -33,26 +33,26 @@ pub struct ParentMemory {
     /// keeps no `managedFields` for them.
     pub unkept: Unkept,
     /// Its status.
-    pub(in crate::reconcile) status: StatusMemory,
+    pub(crate) status: StatusMemory,
     /// How often children are written; see [`ParentMemory::begin`].
-    pub(in crate::reconcile) paces: HashMap<Identity, Pace>,
+    pub(crate) paces: HashMap<Identity, Pace>,
     /// The children of which the last write was not answered in time: how often, and what it said.
-    pub(in crate::reconcile) silences: HashMap<Identity, (Pace, ApiError)>,
+    pub(crate) silences: HashMap<Identity, (Pace, ApiError)>,
     /// The generation and the plugin version that these and the pace of the status are about.
     pub(super) paced: Option<(Option<i64>, Digest)>,
     /// Children that are changed one at a time.
-    pub(in crate::reconcile) turns: TurnMemory,
+    pub(crate) turns: TurnMemory,
     /// Children that others may be changing back.
     pub conflicts: Conflicts,
     /// What decided which children are retained when the last of them lost its owner reference: a hash of the parent's UID
     /// and annotations, which say what Secrets are generated. When the configuration changes, all memory is new.
     pub released: Option<u64>,
     /// The warnings of the API server about its children that were reported, as hashes.
-    pub(in crate::reconcile) warnings: HashSet<u64>,
+    pub(crate) warnings: HashSet<u64>,
     /// Whether it was reported that the parent waits for its cleanup.
     pub is_cleaning_up: bool,
     /// What was last applied to it, if the controller decorates.
-    pub(in crate::reconcile) decorated: Option<Digest>,
+    pub(crate) decorated: Option<Digest>,
     /// The signs that the parent was deleted or replaced.
     pub doubt: Doubt,
     /// Since when children of an earlier parent of this name have been left over.
@@ -94,33 +94,33 @@ pub struct FailureMemory {
     /// Number of consecutive failures.
     pub count: u32,
     /// The last message logged about it, so that it is logged once.
-    pub(in crate::reconcile) last_logged: Option<String>,
+    pub(crate) last_logged: Option<String>,
     /// The last failure that was published as an Event: a hash of the reason, the message, and the parent's UID and
     /// generation.
-    pub(in crate::reconcile) last_published: Option<u64>,
+    pub(crate) last_published: Option<u64>,
     /// Since when the API server has been overloaded or silent for it.
-    pub(in crate::reconcile) transient_since: Option<Instant>,
+    pub(crate) transient_since: Option<Instant>,
     /// Hashes of the internal errors of the API server in the last reconcile.
-    pub(in crate::reconcile) internal_errors: Vec<u64>,
+    pub(crate) internal_errors: Vec<u64>,
 }
 
 /// What the host remembers of a parent's status.
 #[derive(Debug, Default)]
-pub(in crate::reconcile) struct StatusMemory {
+pub(crate) struct StatusMemory {
     /// The fingerprints of the applied status and of the result, if they differ although the API server accepted it.
-    pub(in crate::reconcile) normalized: Option<(String, String)>,
+    pub(crate) normalized: Option<(String, String)>,
     /// How often it is written.
-    pub(in crate::reconcile) pace: Option<Pace>,
+    pub(crate) pace: Option<Pace>,
     /// A hash of the status that was last written, without its times.
-    pub(in crate::reconcile) written: Option<String>,
+    pub(crate) written: Option<String>,
     /// A hash of what the conditions said then: their types, statuses and reasons.
-    pub(in crate::reconcile) stated: Option<u64>,
+    pub(crate) stated: Option<u64>,
     /// What the plugin said and is not written.
-    pub(in crate::reconcile) unwritten: Option<Unwritten>,
+    pub(crate) unwritten: Option<Unwritten>,
     /// How the metrics count the parent.
-    pub(in crate::reconcile) counted: Option<CountedParent>,
+    pub(crate) counted: Option<CountedParent>,
     /// Whether others have conditions in the same list, which each write replaces as a whole.
-    pub(in crate::reconcile) shares_conditions: bool,
+    pub(crate) shares_conditions: bool,
 }
 
 /// The writes of a controller whose watch events may still be in its queue. Later ones reach no queue: the cache has the
@@ -138,7 +138,7 @@ const PARENT_WRITES: usize = 4;
 
 impl ParentMemory {
     /// Begins a reconcile: a new spec or a new plugin version is written at once, whatever was written before.
-    pub(in crate::reconcile) fn begin(&mut self, generation: Option<i64>, plugin: Digest) {
+    pub(crate) fn begin(&mut self, generation: Option<i64>, plugin: Digest) {
         let paced = Some((generation, plugin));
         if std::mem::replace(&mut self.paced, paced) != paced {
             self.paces.clear();
@@ -152,14 +152,13 @@ impl ParentMemory {
     }
 
     /// Returns the pace of a child.
-    pub(in crate::reconcile) fn pace(&mut self, child: Identity) -> &mut Pace {
-        self.paces
-            .entry(child)
-            .or_insert_with(|| Pace::new(Instant::now()))
+    pub(crate) fn pace(&mut self, child: Identity) -> &mut Pace {
+        let pace = self.paces.entry(child);
+        pace.or_insert_with(|| Pace::new(Instant::now()))
     }
 
     /// Returns when the next of what backs off may be written.
-    pub(in crate::reconcile) fn next_write(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn next_write(&self, now: Instant) -> Option<Duration> {
         let all = self.paces.values().chain(&self.status.pace);
         all.filter_map(|pace| pace.wait(now)).min()
     }
@@ -193,7 +192,7 @@ impl ParentMemory {
 
 impl StatusMemory {
     /// Returns the pace of the status.
-    pub(in crate::reconcile) fn pace(&mut self) -> &mut Pace {
+    pub(crate) fn pace(&mut self) -> &mut Pace {
         self.pace.get_or_insert_with(|| Pace::new(Instant::now()))
     }
 }
@@ -206,16 +205,11 @@ impl OwnWrites {
     /// change of the spec that was made just before our status write.
     pub fn explain(&self, reason: &Trigger) -> bool {
         match reason {
-            Trigger::Child {
-                child,
-                version: Some(version),
-            } => self
-                .children
-                .get(&child.identity())
-                .is_some_and(|written| version <= written),
-            Trigger::Parent {
-                version: Some(version),
-            } => self.parent.contains(version),
+            Trigger::Child { child, version } => {
+                let written = self.children.get(&child.identity());
+                version.is_some() && version.as_ref() <= written
+            }
+            Trigger::Parent { version } => version.is_some_and(|version| self.parent.contains(&version)),
             _ => false,
         }
     }

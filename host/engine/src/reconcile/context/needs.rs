@@ -93,13 +93,11 @@ impl Needs {
         let index = lock(&self.0);
         let candidates = index.candidates(kind, object);
         // A cluster-scoped object is in the reach of the parents of every namespace.
-        candidates
-            .filter(|entry| {
-                entry.is_everywhere || namespace.is_none() || namespace == entry.namespace.as_ref()
-            })
-            .filter(|entry| entry.selector.matches(object.labels()))
-            .map(|entry| entry.parent.clone())
-            .collect()
+        let reached = candidates.filter(|entry| {
+            entry.is_everywhere || namespace.is_none() || namespace == entry.namespace.as_ref()
+        });
+        let selected = reached.filter(|entry| entry.selector.matches(object.labels()));
+        selected.map(|entry| entry.parent.clone()).collect()
     }
 }
 
@@ -161,7 +159,7 @@ fn required(need: &Need, selector: &Selector) -> Vec<Required> {
     match (need.all_names(), selector.required()) {
         (Some(names), _) => names
             .into_iter()
-            .map(|name| Required::Name(name.to_owned()))
+            .map(|it| Required::Name(it.to_owned()))
             .collect(),
         (None, Some((key, value))) => vec![Required::Label(key.to_owned(), value.to_owned())],
         (None, None) => vec![Required::Nothing],

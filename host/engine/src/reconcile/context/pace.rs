@@ -56,14 +56,10 @@ impl Cause {
 
     /// Returns the least time between the last of so many writes and the next one; `None` when that is made at once.
     pub(super) fn delay_after(self, writes: u32) -> Option<Duration> {
-        let Limits {
-            burst,
-            delay,
-            longest,
-            ..
-        } = self.limits();
-        let doublings = writes.checked_sub(burst)?;
-        Some(delay.saturating_mul(2_u32.saturating_pow(doublings)).min(longest))
+        let limits = self.limits();
+        let doublings = writes.checked_sub(limits.burst)?;
+        let delay = limits.delay.saturating_mul(2_u32.saturating_pow(doublings));
+        Some(delay.min(limits.longest))
     }
 }
 
@@ -83,7 +79,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Begins with no write.
-    pub(in crate::reconcile) const fn new(now: Instant) -> Self {
+    pub(crate) const fn new(now: Instant) -> Self {
         Self {
             writes: 0,
             last: now,
@@ -95,20 +91,20 @@ impl Pace {
     }
 
     /// Notes that the child was removed within moments of its creation, and why.
-    pub(in crate::reconcile) fn removed(&mut self, why: String) {
+    pub(crate) fn removed(&mut self, why: String) {
         self.removed = Some(why.into());
         self.is_gone = true;
     }
 
     /// Notes that the child was created, which counts if it was removed before.
-    pub(in crate::reconcile) fn created(&mut self, now: Instant) {
+    pub(crate) fn created(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_gone) {
             self.wrote(Cause::Removal, now);
         }
     }
 
     /// Notes a write.
-    pub(in crate::reconcile) fn wrote(&mut self, cause: Cause, now: Instant) {
+    pub(crate) fn wrote(&mut self, cause: Cause, now: Instant) {
         self.writes = self.counted(now).saturating_add(1);
         self.is_published &= self.delay().is_some();
         (self.cause, self.last) = (cause, now);
@@ -118,8 +114,8 @@ impl Pace {
     fn counted(&self, now: Instant) -> u32 {
         let memory = 2 * self.cause.limits().memory.max(self.delay().unwrap_or_default());
         let forgotten = (now - self.last).as_millis() / memory.as_millis();
-        self.writes
-            .saturating_sub(forgotten.try_into().unwrap_or(u32::MAX))
+        let forgotten = u32::try_from(forgotten).unwrap_or(u32::MAX);
+        self.writes.saturating_sub(forgotten)
     }
 
     /// Returns the least time between the last write and the next one.
@@ -128,19 +124,19 @@ impl Pace {
     }
 
     /// Returns how long the next write has to wait; `None` when it need not.
-    pub(in crate::reconcile) fn wait(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
         let due = self.last + self.delay()?;
         Some(due.saturating_duration_since(now)).filter(|wait| !wait.is_zero())
     }
 
     /// Reports whether it can be forgotten.
-    pub(in crate::reconcile) fn is_over(&self, now: Instant) -> bool {
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.counted(now) == 0 && (now - self.last) > 2 * self.cause.limits().memory
     }
 
     /// Reports whether to publish that it backs off, and notes that it is. That a text is slowed is no warning: a rollout of
     /// many children changes it often.
-    pub(in crate::reconcile) fn is_to_be_published(&mut self) -> bool {
+    pub(crate) fn is_to_be_published(&mut self) -> bool {
         self.cause != Cause::Progress && !std::mem::replace(&mut self.is_published, true)
     }
 }

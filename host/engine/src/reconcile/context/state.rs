@@ -24,7 +24,7 @@ pub struct ControllerState {
     /// The parents with children of kinds that the configuration does not list any more.
     pub unwatched: ParentConditions,
     /// The fields of the definition because of which a part of a status is left out. Empty until the API server has refused one.
-    pub(in crate::reconcile) narrow: Mutex<BTreeSet<String>>,
+    pub(crate) narrow: Mutex<BTreeSet<String>>,
     /// The objects that are decorated and not ready, with the reason.
     unready: Mutex<BTreeMap<NamespacedName, Reason>>,
     /// The objects that are not decorated any more, and whose children stay: too many of them were given up at once.
@@ -44,9 +44,8 @@ impl ControllerState {
     /// Reports whether the last write of a child of this parent was not answered in time.
     pub fn is_silent(&self, parent: &NamespacedName) -> bool {
         let memory = self.memory();
-        memory
-            .get(parent)
-            .is_some_and(|memory| !memory.silences.is_empty())
+        let memory = memory.get(parent);
+        memory.is_some_and(|memory| !memory.silences.is_empty())
     }
 
     /// Forgets the own writes to a child after its deletion.
@@ -69,13 +68,13 @@ impl ControllerState {
     pub fn take_own_writes(&self, parent: &NamespacedName) -> OwnWrites {
         let mut memory = self.memory();
         let memory = memory.get_mut(parent);
-        memory
-            .map(|memory| std::mem::take(&mut memory.own_writes))
-            .unwrap_or_default()
+        memory.map_or_else(OwnWrites::default, |memory| {
+            std::mem::take(&mut memory.own_writes)
+        })
     }
 
     /// Remembers that an object which is decorated is ready, or why it is not.
-    pub(in crate::reconcile) fn note_unready(&self, parent: &NamespacedName, why: Option<Reason>) {
+    pub(crate) fn note_unready(&self, parent: &NamespacedName, why: Option<Reason>) {
         let mut unready = lock(&self.unready);
         match why {
             Some(why) => drop(unready.insert(parent.clone(), why)),
@@ -101,17 +100,17 @@ impl ControllerState {
     }
 
     /// Reports whether the children of an object are kept so.
-    pub(in crate::reconcile) fn is_held(&self, object: &NamespacedName) -> bool {
+    pub(crate) fn is_held(&self, object: &NamespacedName) -> bool {
         lock(&self.held).contains(object)
     }
 
     /// Ends that the children of an object are kept, which is decorated again.
-    pub(in crate::reconcile) fn let_go(&self, object: &NamespacedName) {
+    pub(crate) fn let_go(&self, object: &NamespacedName) {
         lock(&self.held).remove(object);
     }
 
     /// Forgets a deleted parent.
-    pub(in crate::reconcile) fn forget(&self, parent: &NamespacedName) {
+    pub(crate) fn forget(&self, parent: &NamespacedName) {
         self.note_unready(parent, None);
         self.let_go(parent);
         self.memory().remove(parent);

@@ -26,18 +26,18 @@ struct Fields {
 
 impl Unkept {
     /// Reports whether an apply of the body with this fingerprint does not bring the field back.
-    pub(in crate::reconcile) fn is_known(&self, key: &ChildRef, fingerprint: &str, path: &str) -> bool {
+    pub(crate) fn is_known(&self, key: &ChildRef, fingerprint: &str, path: &str) -> bool {
         let fields = self.0.get(key);
         fields.is_some_and(|it| it.applied.as_deref() == Some(fingerprint) && it.known.contains(path))
     }
 
     /// Reports whether the last apply did not bring the field back.
-    pub(in crate::reconcile) fn is_expected(&self, key: &ChildRef, path: &str) -> bool {
+    pub(crate) fn is_expected(&self, key: &ChildRef, path: &str) -> bool {
         self.0.get(key).is_some_and(|it| it.known.contains(path))
     }
 
     /// Remembers what was not as applied in the answer to an apply.
-    pub(in crate::reconcile) fn answered(
+    pub(crate) fn answered(
         &mut self,
         key: &ChildRef,
         fingerprint: &str,
@@ -49,16 +49,11 @@ impl Unkept {
         }
         let fields = self.0.entry(key.clone()).or_default();
         fields.applied = Some(fingerprint.to_owned());
-        fields.known = known;
-        fields.refused = refused;
+        (fields.known, fields.refused) = (known, refused);
     }
 
     /// Remembers which fields of a child to tell. Returns the reason and the message about those that are new.
-    pub(in crate::reconcile) fn tell(
-        &mut self,
-        key: &ChildRef,
-        told: BTreeSet<String>,
-    ) -> Option<(&'static str, String)> {
+    pub(crate) fn tell(&mut self, key: &ChildRef, told: BTreeSet<String>) -> Option<(&'static str, String)> {
         if told.is_empty() && !self.0.contains_key(key) {
             return None;
         }
@@ -91,23 +86,23 @@ impl Unkept {
     }
 
     /// Forgets a child that was deleted.
-    pub(in crate::reconcile) fn forget(&mut self, key: &ChildRef) {
+    pub(crate) fn forget(&mut self, key: &ChildRef) {
         self.0.remove(key);
     }
 
     /// Forgets children that the plugin no longer wants.
-    pub(in crate::reconcile) fn retain(&mut self, is_wanted: impl Fn(&ChildRef) -> bool) {
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&ChildRef) -> bool) {
         self.0.retain(|key, _| is_wanted(key));
     }
 
     /// Lets each child be applied once more.
-    pub(in crate::reconcile) fn try_again(&mut self) {
+    pub(crate) fn try_again(&mut self) {
         self.0.values_mut().for_each(|fields| fields.applied = None);
     }
 
     /// Returns what to say of the children; `None` when all is kept. The reason is [`FIELDS_REFUSED`] when a field is left as others
     /// set it.
-    pub(in crate::reconcile) fn reason(&self) -> Option<Reason> {
+    pub(crate) fn reason(&self) -> Option<Reason> {
         let told = self.0.iter().filter(|(_, fields)| !fields.told.is_empty());
         let (refused, dropped): (Vec<_>, Vec<_>) = told.partition(|(_, fields)| fields.refused.is_some());
         let in_words = |(key, fields): &(&ChildRef, &Fields)| {

@@ -15,7 +15,7 @@ use operator_host_desired::conditions::{StatusUpdate, current, is_host_field, is
 
 /// What an answer said; see the module.
 #[derive(Clone, Debug)]
-pub(in crate::reconcile) struct Unwritten {
+pub(crate) struct Unwritten {
     uid: Option<String>,
     fields: Option<Map<String, Value>>,
     /// `None`: those of the parent stay.
@@ -43,14 +43,14 @@ impl Unwritten {
 }
 
 /// Remembers what an answer said that was carried out.
-pub(in crate::reconcile) fn note(
+pub(crate) fn note(
     run: &Run<'_>,
     parent: &DynamicObject,
     fields: Option<&Map<String, Value>>,
     conditions: Option<&[Condition]>,
 ) {
     // The status of what is decorated is not the plugin's.
-    if run.config.decorates.is_some() || fields.and_then(unacceptable).is_some() {
+    if run.context.config.decorates.is_some() || fields.and_then(unacceptable).is_some() {
         return;
     }
     let before = Unwritten::of(run, parent).and_then(|before| before.fields);
@@ -63,10 +63,7 @@ pub(in crate::reconcile) fn note(
 }
 
 /// Returns a parent as the plugin is to see it.
-///
-/// # Errors
-/// When the API server does not say which fields of the status are the host's.
-pub(in crate::reconcile) async fn shown(
+pub(crate) async fn shown(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
 ) -> Result<Arc<DynamicObject>, ApiError> {
@@ -81,10 +78,10 @@ pub(in crate::reconcile) async fn shown(
     // What the answer has not is removed if it is the host's, and stays if it is of others.
     let is_left = |name: &String| !is_host_field(name) && !status.contains_key(name);
     let own = match stored.keys().any(is_left) {
-        true => run.cluster.own_requests().read(run.name).await?,
+        true => run.context.cluster.own_requests().read(run.name).await?,
         false => None,
     };
-    let own = own.map(|fresh| owned::status(&fresh, &run.config.field_manager()));
+    let own = own.map(|fresh| owned::status(&fresh, &run.context.config.field_manager()));
     let own = own.unwrap_or_default();
     for (name, value) in stored {
         if is_host_field(name) || !(status.contains_key(name) || own.contains_key(name)) {
