@@ -1,5 +1,6 @@
 //! Compares the answers of two plugin versions and decides whether the new one may take over. Pure.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use similar::{ChangeTag, TextDiff};
 
 use super::answer::{ComparedAnswer, MAX_SHOWN};
 use super::shadow::{Effect, in_words};
-use operator_host_core::object::{NamespacedName, first_few};
+use operator_host_core::object::{Identity, NamespacedName, first_few};
 use operator_host_core::text::shorten;
 use operator_host_delivery::candidate_check::{Blamed, HeldBack, ProofResult};
 
@@ -132,16 +133,12 @@ impl Findings {
             }
             Finding::Changed { live, candidate } => {
                 self.changed += 1;
-                let (gone, left) = match &live {
-                    Some(live) => (&live.deleted, &live.left),
-                    None => (&Default::default(), &Default::default()),
+                let live = live.as_ref();
+                let new = |of: fn(&Effect) -> &BTreeSet<Identity>| -> Vec<_> {
+                    let is_new = |it: &&Identity| live.is_none_or(|live| !of(live).contains(it));
+                    of(&candidate).iter().filter(is_new).cloned().collect()
                 };
-                let deleted: Vec<_> = candidate
-                    .deleted
-                    .difference(gone)
-                    .map(ToString::to_string)
-                    .collect();
-                let left: Vec<_> = candidate.left.difference(left).map(ToString::to_string).collect();
+                let (deleted, left) = (new(|it| &it.deleted), new(|it| &it.left));
                 self.deleted += deleted.len();
                 self.left += left.len();
                 let loses = !deleted.is_empty() || !left.is_empty();
@@ -151,20 +148,18 @@ impl Findings {
                 let is_shown = diffs.len() < MAX_DIFFS && (loses || !self.alone);
                 let mut diff = String::new();
                 if is_shown || is_blamed {
-                    let before = live.as_ref().map(|live| &live.answer);
-                    diff = difference(object, before, &candidate.answer);
+                    diff = difference(object, live.map(|live| &live.answer), &candidate.answer);
                 }
                 if is_shown {
                     diffs.push(diff.clone());
                 }
                 if is_blamed {
-                    let mut parts = Vec::new();
-                    if !deleted.is_empty() {
-                        parts.push(format!("it would delete {}", named(&deleted)));
-                    }
-                    if !left.is_empty() {
-                        parts.push(format!("it would stop managing {}", named(&left)));
-                    }
+                    let all = [("delete", deleted), ("stop managing", left)].into_iter();
+                    let all = all.filter(|(_, children)| !children.is_empty());
+                    let parts = all.map(|(what, children)| {
+                        format!("it would {what} {}", first_few(children, MAX_NAMED, ", "))
+                    });
+                    let parts: Vec<_> = parts.collect();
                     self.deleting.push(blame(parts.join("; "), diff));
                 }
             }
@@ -178,22 +173,17 @@ impl Findings {
 
     /// Summarizes the results in one line.
     fn summary(&self) -> String {
-        let sample = if self.examined < self.objects {
-            format!("{} of {} objects", self.examined, self.objects)
-        } else {
-            count(self.examined, "object")
+        let sample = match self.examined < self.objects {
+            true => format!("{} of {} objects", self.examined, self.objects),
+            false => count(self.examined, "object"),
         };
         let mut text = match self.alone {
             false => format!("{sample}: {} unchanged, {} changed", self.unchanged, self.changed),
             true => format!("{sample}, without the version that was live"),
         };
         if self.deleted > 0 {
-            let _ = write!(
-                text,
-                ", {} of {} deleted",
-                self.deleted,
-                count(self.children, "child")
-            );
+            let children = count(self.children, "child");
+            let _ = write!(text, ", {} of {children} deleted", self.deleted);
         }
         text
     }
@@ -214,10 +204,9 @@ impl Findings {
         }
         if !self.failing.is_empty() {
             let more = if self.is_settled() { "at least " } else { "" };
-            let other = if self.alone {
-                ""
-            } else {
-                " where the live version does not"
+            let other = match self.alone {
+                true => "",
+                false => " where the live version does not",
             };
             let message = format!("it fails on {more}{}{other}", count(self.failing.len(), "object"));
             return held("Fails", message, self.losses, self.failing);
@@ -226,16 +215,15 @@ impl Findings {
         if self.left > 0 || self.deleted > allowed {
             let mut parts = Vec::new();
             if self.left > 0 {
+                let left = count(self.left, "child");
                 parts.push(format!(
-                    "it would stop managing {} of a kind that is retained",
-                    count(self.left, "child")
+                    "it would stop managing {left} of a kind that is retained"
                 ));
             }
             if self.deleted > allowed {
+                let (deleted, all) = (self.deleted, count(self.children, "child"));
                 parts.push(format!(
-                    "it would delete {} of {}, more than {max_deletions} %",
-                    self.deleted,
-                    count(self.children, "child")
+                    "it would delete {deleted} of {all}, more than {max_deletions} %"
                 ));
             }
             return held("WouldDelete", parts.join(" and "), self.losses, self.deleting);
@@ -256,11 +244,6 @@ fn count(number: usize, noun: &str) -> String {
         (number, "child") => format!("{number} children"),
         (number, noun) => format!("{number} {noun}s"),
     }
-}
-
-/// Lists the first few names.
-fn named(children: &[String]) -> String {
-    first_few(children, MAX_NAMED, ", ")
 }
 
 /// Returns the diff of two answers for one object.
@@ -289,10 +272,8 @@ fn difference(object: &NamespacedName, live: Option<&ComparedAnswer>, candidate:
 fn first_difference(first: &Effect, second: &Effect) -> String {
     let diff = compared(&first.answer.shown, &second.answer.shown);
     let mut text = String::new();
-    for change in diff
-        .iter_all_changes()
-        .skip_while(|change| change.tag() == ChangeTag::Equal)
-    {
+    let changes = diff.iter_all_changes();
+    for change in changes.skip_while(|change| change.tag() == ChangeTag::Equal) {
         let sign = match change.tag() {
             ChangeTag::Delete => '-',
             ChangeTag::Insert => '+',

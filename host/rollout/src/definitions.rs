@@ -99,9 +99,8 @@ struct Pending {
 impl Pending {
     /// Returns how long the definition must stay for it; `None` when it has not become live in time.
     fn remaining(&self) -> Option<Duration> {
-        CANDIDATE
-            .checked_sub(self.since.elapsed())
-            .filter(|left| !left.is_zero())
+        let left = CANDIDATE.checked_sub(self.since.elapsed());
+        left.filter(|left| !left.is_zero())
     }
 }
 
@@ -200,16 +199,14 @@ impl Installer {
         let Some(carried) = &candidate.description().definition() else {
             return Ok(());
         };
-        self.is_the_kinds_own(candidate, carried)
-            .await
-            .map_err(|refusal| Box::new(held_back(plan::name(carried), refusal)))?;
-        let prepared = match current.leads() {
-            true => {
-                let prepare = || self.prepare_as_leader(&current, candidate, carried, is_pinned);
-                until_unchanged(prepare).await
+        let prepared = async {
+            self.is_the_kinds_own(candidate, carried).await?;
+            if !current.leads() {
+                return self.wait_for_leader(candidate, carried).await;
             }
-            false => self.wait_for_leader(candidate, carried).await,
+            until_unchanged(|| self.prepare_as_leader(&current, candidate, carried, is_pinned)).await
         };
+        let prepared = prepared.await;
         prepared.map_err(|refusal| Box::new(held_back(plan::name(carried), refusal)))
     }
 
@@ -230,10 +227,10 @@ impl Installer {
         };
         let suffices = plan::suffices(&installed, carried, converts)
             && installed["metadata"]["deletionTimestamp"].is_null();
-        let step = match self
+        let step = self
             .step(current, candidate, carried, &installed, is_pinned)
-            .await
-        {
+            .await;
+        let step = match step {
             // What is not needed waits until the candidate is live: the live version may need what is there. So does what
             // cannot be decided now.
             Ok(Some(_)) | Err(Refusal::Stays(_) | Refusal::NotNow(_)) if suffices => None,
@@ -244,10 +241,10 @@ impl Installer {
             since: Instant::now(),
         });
         match step {
-            None => requests
-                .served(&installed, *deciding)
-                .await
-                .map_err(Refusal::NotNow),
+            None => {
+                let served = requests.served(&installed, *deciding).await;
+                served.map_err(Refusal::NotNow)
+            }
             Some(write) => self.apply(current, &requests, write, deciding).await,
         }
     }
@@ -267,12 +264,9 @@ impl Installer {
                 poll = (poll * 2).min(Duration::from_secs(2));
             }
         };
-        tokio::time::timeout(LEADER, wait).await.unwrap_or_else(|_| {
-            Err(Refusal::NotNow(
-                "the replica that leads the controller has not installed it; that replica's log says why"
-                    .to_owned(),
-            ))
-        })
+        let why = "the replica that leads the controller has not installed it; that replica's log says why";
+        let waited = tokio::time::timeout(LEADER, wait).await;
+        waited.unwrap_or_else(|_| Err(Refusal::NotNow(why.to_owned())))
     }
 
     /// Keeps the definition up to date with the live version until `stop`.
@@ -323,10 +317,7 @@ impl Installer {
                         let decided =
                             until_unchanged(|| self.bring_up_to_date(&current, plugin, is_pinned)).await;
                         tries = if decided.is_ok() { 0 } else { tries + 1 };
-                        if matches!(
-                            decided,
-                            Err(Refusal::Loses(_) | Refusal::NotNow(_) | Refusal::Changed(_))
-                        ) {
+                        if !matches!(decided, Ok(()) | Err(Refusal::Stays(_))) {
                             again = Some(MAX_RETRY.min(FIRST_RETRY * 2_u32.saturating_pow(tries - 1)));
                         }
                         self.report(plugin, decided.err().as_ref());
@@ -390,9 +381,8 @@ impl Installer {
         is_pinned: bool,
     ) -> Result<(), Refusal> {
         let Some(carried) = &plugin.description().definition() else {
-            return Err(Refusal::Stays(
-                "the plugin contains no CustomResourceDefinition".to_owned(),
-            ));
+            let why = "the plugin contains no CustomResourceDefinition";
+            return Err(Refusal::Stays(why.to_owned()));
         };
         is_of_this_kind(plugin, carried)?;
         self.is_the_kinds_own(plugin, carried).await?;
@@ -408,13 +398,9 @@ impl Installer {
         }
         let requests = Requests::new(&self.client, plan::name(carried));
         let Some(installed) = requests.read().await? else {
-            let body = plan::body(
-                plugin.description(),
-                carried,
-                self.conversion(plugin, None).await?,
-            );
+            let conversion = self.conversion(plugin, None).await?;
             let write = Write {
-                body,
+                body: plan::body(plugin.description(), carried, conversion),
                 force: false,
                 is_change: false,
             };
@@ -444,7 +430,7 @@ impl Installer {
     ) -> Result<(), Refusal> {
         let (client, writer, manager) = (self.client.clone(), current.writer.clone(), self.manager(current));
         let controller = current.config.name.clone();
-        let name = requests.name().name.clone();
+        let name = requests.name.name.clone();
         // The change may end the decision that waits for this: it must be complete nevertheless.
         let applying = tokio::spawn(async move {
             let requests = Requests::new(&client, &name);
@@ -460,9 +446,8 @@ impl Installer {
             drop(deciding);
             Ok::<_, ApiError>(applied)
         });
-        let applied = applying
-            .await
-            .map_err(|panic| Refusal::NotNow(panic.to_string()))??;
+        let applied = applying.await;
+        let applied = applied.map_err(|panic| Refusal::NotNow(panic.to_string()))??;
         *lock(&self.unedited) = Some(applied["spec"].clone());
         let settle = is_change.then(Instant::now);
         requests.served(&applied, settle).await.map_err(Refusal::NotNow)?;
@@ -502,8 +487,7 @@ impl Installer {
         let Some(api_version) = other else {
             return Ok(None);
         };
-        let mut kind = kind.clone();
-        kind.api_version = api_version;
+        let kind = Kind::new(api_version, &*kind.kind);
         // It may have been outdated, too.
         self.kinds.forget(&kind);
         match self.kinds.resolve(&kind).await {
@@ -520,10 +504,8 @@ impl Installer {
 
 /// Refuses a definition of a kind that the plugin does not reconcile.
 fn is_of_this_kind(plugin: &Plugin, carried: &Value) -> Result<(), Refusal> {
-    match plan::of_another_kind(carried, &plugin.description().parent) {
-        None => Ok(()),
-        Some(why) => Err(Refusal::Stays(why)),
-    }
+    let why = plan::of_another_kind(carried, &plugin.description().parent);
+    why.map_or(Ok(()), |why| Err(Refusal::Stays(why)))
 }
 
 /// Decides again while the definition changes meanwhile, a few times.
@@ -545,17 +527,14 @@ fn held_back(name: &str, refusal: Refusal) -> HeldBack {
     match refusal {
         Refusal::Loses(losses) => {
             let of_kind = losses.of_kind.first().map(|lost| format!(": {lost}"));
-            let message = format!(
-                "its definition {name} would lose something{}",
-                of_kind.unwrap_or_default()
-            );
+            let of_kind = of_kind.unwrap_or_default();
+            let message = format!("its definition {name} would lose something{of_kind}");
             HeldBack::new("LossyDefinition", message, losses.of_objects)
         }
-        Refusal::Stays(_) | Refusal::NotNow(_) | Refusal::Changed(_) => HeldBack::new(
-            "DefinitionNotInstalled",
-            format!("its definition {name} cannot be installed: {message}"),
-            Vec::new(),
-        ),
+        Refusal::Stays(_) | Refusal::NotNow(_) | Refusal::Changed(_) => {
+            let message = format!("its definition {name} cannot be installed: {message}");
+            HeldBack::new("DefinitionNotInstalled", message, Vec::new())
+        }
     }
 }
 

@@ -188,13 +188,11 @@ impl Proving {
             let configured = config.has_changed().unwrap_or(false);
             config.mark_unchanged();
             overtaken.mark_unchanged();
-            let (name_now, state_now) = (
-                objects
-                    .borrow_and_update()
-                    .as_ref()
-                    .map(|it| it.definition.clone()),
-                state.borrow_and_update().clone(),
-            );
+            let name_now = objects
+                .borrow_and_update()
+                .as_ref()
+                .map(|it| it.definition.clone());
+            let state_now = state.borrow_and_update().clone();
             let known = match (name_now, state_now) {
                 (None, _) => None,
                 (Some(None), _) => {
@@ -384,9 +382,7 @@ impl CandidateCheck for Proving {
     async fn recorded(&self) -> Recorded {
         let mut known = self.record.known();
         let known = known.wait_for(Option::is_some).await;
-        known
-            .map_or_else(|_| None, |known| known.clone())
-            .unwrap_or_default()
+        known.ok().and_then(|known| known.clone()).unwrap_or_default()
     }
 
     async fn accept(&self, version: &Plugin, over: &Recorded) {
@@ -465,23 +461,15 @@ impl CandidateCheck for Proving {
         let context = self.running_context();
         *untold = held.filter(|_| context.is_none()).cloned();
         drop(untold);
-        let mut now: BTreeMap<NamespacedName, Reason> = held
-            .into_iter()
-            .flat_map(|held| {
-                held.objects
-                    .iter()
-                    .take(MAX_BLAMED)
-                    .map(move |blamed| (held, blamed))
-            })
-            .map(|(held, blamed)| {
+        let mut now: BTreeMap<NamespacedName, Reason> = BTreeMap::new();
+        if let Some(held) = held {
+            now.extend(held.objects.iter().take(MAX_BLAMED).map(|blamed| {
                 // A reader of one parent's Events learns only about that parent.
                 let text = format!("{}: {}\n{}", blamed.message, held.advice, blamed.diff);
-                (
-                    NamespacedName::parse(&blamed.object),
-                    Reason::new(held.reason, text.trim_end()),
-                )
-            })
-            .collect();
+                let reason = Reason::new(held.reason, text.trim_end());
+                (NamespacedName::parse(&blamed.object), reason)
+            }));
+        }
         // No parent causes a pin that matches nothing, so the first ones show it.
         if let (Some(held), Some(context)) = (held.filter(|held| held.reason == UNMATCHED_PIN), &context) {
             let first = sample(context).into_iter().take(MAX_BLAMED);
@@ -537,11 +525,8 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         .map(|live| beyond(config, live, candidate))
         .unwrap_or_default();
     if !beyond.is_empty() {
-        let message = format!(
-            "the configuration of the controller {:?} does not allow it {}",
-            config.name,
-            beyond.join(" or ")
-        );
+        let (name, beyond) = (&config.name, beyond.join(" or "));
+        let message = format!("the configuration of the controller {name:?} does not allow it {beyond}");
         return held("NotAllowed", message.clone(), all(&message));
     }
     if let Some(version) = live.and_then(|live| dropped(live, candidate).into_iter().next()) {
@@ -574,10 +559,8 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         && live.and_then(|live| live.description().crd.as_ref()) != Some(carried)
         && config.definitions == DefinitionsMode::Check
     {
-        let objects: Vec<_> = parents
-            .iter()
-            .filter_map(|name| context.caches.parent(name))
-            .collect();
+        let objects = parents.iter().filter_map(|name| context.caches.parent(name));
+        let objects: Vec<_> = objects.collect();
         let name = context.cluster.served.parent.definition_name();
         match installed(&context.cluster.client, &name, &config.name).await {
             Ok(None) => {}
@@ -585,9 +568,8 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
                 let (carried, parent) = (carried.value(), config.parent.clone());
                 let of_kind = losses::of_kind(&installed, &carried, parent.version());
                 if let Some(first) = of_kind.first() {
-                    let message = format!(
-                        "its CustomResourceDefinition conflicts with the one in the cluster: {first}"
-                    );
+                    let what = "its CustomResourceDefinition conflicts with the one in the cluster";
+                    let message = format!("{what}: {first}");
                     return held("Incompatible", message.clone(), all(&message));
                 }
                 let work = move || unfit(&installed, &carried, &parent, &objects);
@@ -686,13 +668,16 @@ fn sample(context: &Context) -> Vec<NamespacedName> {
 /// Returns the kinds that the candidate declares, the live version does not, and the configuration does not allow.
 fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<String> {
     let (before, after) = (live.description(), candidate.description());
-    let makes = after.makes.iter();
+    let children = &config.rules.children;
+    let makes = after.makes.iter().filter(|kind| !before.makes.contains(kind));
     let makes = makes
-        .filter(|kind: &&Kind| !config.rules.children.contains_key(kind) && !before.makes.contains(kind));
-    let reads = after.reads.iter();
-    let reads = reads.filter(|kind: &&Kind| !config.reads.contains(kind) && !before.reads.contains(kind));
-    let makes = makes.map(|kind| format!("to create objects of the kind {kind}"));
-    makes
-        .chain(reads.map(|kind| format!("to read objects of the kind {kind}")))
+        .filter(|kind| !children.contains_key(kind))
+        .map(|kind| ("create", kind));
+    let reads = after.reads.iter().filter(|kind| !before.reads.contains(kind));
+    let reads = reads
+        .filter(|kind| !config.reads.contains(kind))
+        .map(|kind| ("read", kind));
+    let all = makes.chain(reads);
+    all.map(|(verb, kind)| format!("to {verb} objects of the kind {kind}"))
         .collect()
 }

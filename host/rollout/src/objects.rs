@@ -38,9 +38,6 @@ impl Question {
     }
 
     /// Returns what is wrong. Objects that are not reached within the budget are skipped.
-    ///
-    /// # Errors
-    /// When the host cannot call the version now.
     async fn ask(self, plugin: &Plugin, objects: &[Value], budget: Duration) -> Result<Vec<Lost>, String> {
         match self {
             Self::Conversion => {
@@ -58,18 +55,12 @@ impl Question {
 /// Returns the versions that the live version converts and the candidate does not.
 pub(super) fn dropped(live: &Plugin, candidate: &Plugin) -> Vec<String> {
     let (before, after) = (&live.description().versions, &candidate.description().versions);
-    before
-        .iter()
-        .filter(|version| !after.contains(version))
-        .cloned()
-        .collect()
+    let dropped = before.iter().filter(|version| !after.contains(version));
+    dropped.cloned().collect()
 }
 
 /// Returns the first objects for which the candidate does something wrong, unless the live version does the same. Objects that
 /// are not reached within the budget are skipped.
-///
-/// # Errors
-/// When the host cannot call a version now.
 pub(super) async fn worse(
     question: Question,
     context: &Context,
@@ -86,10 +77,8 @@ pub(super) async fn worse(
         if blamed.len() >= MAX_BLAMED || start.elapsed() >= BUDGET {
             break;
         }
-        let parents: Vec<_> = names
-            .iter()
-            .filter_map(|name| context.caches.parent(name))
-            .collect();
+        let parents = names.iter().filter_map(|name| context.caches.parent(name));
+        let parents: Vec<_> = parents.collect();
         // Serialization of a resource cannot fail.
         let value = |parent: &Arc<DynamicObject>| serde_json::to_value(&**parent).unwrap_or_default();
         let objects: Vec<Value> = parents.iter().map(value).collect();
@@ -111,13 +100,9 @@ pub(super) async fn worse(
         };
         let known = known.iter().map(|lost| which(indexes[lost.index], &lost.message));
         let known: BTreeSet<_> = known.collect();
-        let new = lost
-            .into_iter()
-            .filter(|lost| !known.contains(&which(lost.index, &lost.message)));
-        blamed.extend(new.map(|lost| {
-            let name = NamespacedName::of(&parents[lost.index]);
-            Blamed::new(&name, lost.message)
-        }));
+        let is_new = |lost: &Lost| !known.contains(&which(lost.index, &lost.message));
+        let new = lost.into_iter().filter(is_new);
+        blamed.extend(new.map(|lost| Blamed::new(&NamespacedName::of(&parents[lost.index]), lost.message)));
     }
     blamed.truncate(MAX_BLAMED);
     Ok(blamed)

@@ -20,7 +20,9 @@ use operator_host_core::object::{
     APPLIED_ANNOTATION, ChildRef, Identity, NamespacedName, annotation, is_built_in, is_terminating,
     without_host_metadata,
 };
-use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
+use operator_host_desired::conditions::{
+    self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict, conditions_of, current,
+};
 use operator_host_desired::plan::{Plan, Refusal};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::decorate;
@@ -64,9 +66,6 @@ pub(super) struct Known {
 
 impl Known {
     /// Reads the definitions of all children, and of the parent where the cluster's counts.
-    ///
-    /// # Errors
-    /// When the API server does not answer.
     pub(super) async fn read(context: &Context) -> Result<Self, String> {
         let config = &context.config;
         let read = async |name: &str| installed(&context.cluster.client, name, &config.name).await;
@@ -77,16 +76,14 @@ impl Known {
                 read(&context.cluster.served.parent.definition_name()).await?
             }
         };
-        let mut definitions = Vec::new();
-        for kind in config
+        let custom = config
             .rules
             .children
             .keys()
-            .filter(|kind| !is_built_in(kind.group()))
-        {
-            if let Some(resource) = context.cluster.served.others.get(kind) {
-                definitions.extend(read(&resource.definition_name()).await?);
-            }
+            .filter(|kind| !is_built_in(kind.group()));
+        let mut definitions = Vec::new();
+        for resource in custom.filter_map(|kind| context.cluster.served.others.get(kind)) {
+            definitions.extend(read(&resource.definition_name()).await?);
         }
         Ok(Self {
             schemas: Schemas::of(config.rules.children.keys(), &definitions),
@@ -113,11 +110,7 @@ impl Known {
     ) -> Vec<String> {
         let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
         let status = conditions::desired(parent, fields, conditions, &Verdict::Reconciled, now);
-        let bodies: Vec<Value> = plan
-            .desired
-            .iter()
-            .map(|child| without_host_metadata(child.new_body()))
-            .collect();
+        let bodies: Vec<Value> = bodies(plan).collect();
         let keys = plan.desired.iter().map(|child| &child.key);
         let mut refused = self.schemas.refused(keys.zip(&bodies), schema, &status);
         refused.truncate(MAX_REFUSED);
@@ -157,17 +150,16 @@ impl Snapshot {
         if is_terminating(&self.parent) {
             return 0;
         }
-        let is_deletable = |child: &&Arc<DynamicObject>| {
-            removable(&context.config, context.proof_key.proof(), &self.parent, child)
-                .is_some_and(|(_, removal)| removal == Removal::Delete)
-        };
-        self.children.iter().filter(is_deletable).count()
+        let removals = self
+            .children
+            .iter()
+            .filter_map(|child| self.removable(context, child));
+        removals
+            .filter(|(_, removal)| *removal == Removal::Delete)
+            .count()
     }
 
     /// Returns the effect that a version, which is [proving](Plugin::proving), would have on this object. `values` are those of Secrets in its other answers.
-    ///
-    /// # Errors
-    /// The error with which a reconcile would fail.
     pub(super) async fn evaluate(
         &self,
         context: &Context,
@@ -176,14 +168,11 @@ impl Snapshot {
         known: &Arc<Known>,
     ) -> Result<Effect, String> {
         let (response, share) = if is_terminating(&self.parent) && !plugin.description().finalizer {
-            let done = true;
-            (
-                Response {
-                    done,
-                    ..Response::default()
-                },
-                None,
-            )
+            let response = Response {
+                done: true,
+                ..Response::default()
+            };
+            (response, None)
         } else {
             let subject = Request {
                 namespace_terminating: context.caches.is_namespace_terminating(&self.parent),
@@ -235,18 +224,18 @@ impl Snapshot {
         };
         let is_leaving = is_terminating(&self.parent);
         for child in self.children.iter().filter(|_| !is_leaving) {
-            match removable(&context.config, context.proof_key.proof(), &self.parent, child) {
+            match self.removable(context, child) {
                 Some((key, _)) if named.contains(&key.identity()) && !replaced(child, &key) => {}
-                Some((key, Removal::Delete)) => {
-                    deleted.insert(key.identity());
-                }
-                Some((key, Removal::Retain)) => {
-                    left.insert(key.identity());
-                }
+                Some((key, Removal::Delete)) => drop(deleted.insert(key.identity())),
+                Some((key, Removal::Retain)) => drop(left.insert(key.identity())),
                 None => {}
             }
         }
         (deleted, left)
+    }
+
+    fn removable(&self, context: &Context, child: &DynamicObject) -> Option<(ChildRef, Removal)> {
+        removable(&context.config, context.proof_key.proof(), &self.parent, child)
     }
 }
 
@@ -257,10 +246,8 @@ pub(super) fn in_words(refusals: impl Iterator<Item = String>) -> String {
 
 /// Reports whether the last plugin call for a parent failed, by the conditions that the host wrote, or whether there was none.
 fn failed(parent: &DynamicObject, has_children: bool) -> bool {
-    let conditions = parent.data["status"]["conditions"].as_array();
-    let mut conditions = conditions.into_iter().flatten();
     let mut is_new = !has_children;
-    conditions.any(|condition| {
+    conditions_of(current(parent)).any(|condition| {
         is_new = false;
         let reason = condition["reason"].as_str().unwrap_or_default();
         condition["status"] == "True"
@@ -271,6 +258,12 @@ fn failed(parent: &DynamicObject, has_children: bool) -> bool {
                 _ => false,
             }
     }) || is_new
+}
+
+fn bodies(plan: &Plan) -> impl Iterator<Item = Value> {
+    plan.desired
+        .iter()
+        .map(|child| without_host_metadata(child.new_body()))
 }
 
 /// Returns an answer in the form that is compared and shown, without empty parts.
@@ -287,9 +280,7 @@ fn shown(response: Response, plan: &Plan) -> Value {
     keep.sort();
     let mut generate: Vec<_> = plan.secrets.iter().map(|secret| &secret.secret).collect();
     generate.sort_by_key(|secret| &secret.name);
-    let children = plan.desired.iter();
-    let children = children.map(|child| without_host_metadata(child.new_body()));
-    shown["children"] = children.collect();
+    shown["children"] = bodies(plan).collect();
     shown["keep"] = json!(keep);
     shown["generate"] = json!(generate);
     let is_empty = |value: &Value| value == &json!(null) || value == &json!([]) || value == &json!(false);

@@ -15,8 +15,9 @@ use tracing::{info, warn};
 use super::Proving;
 use crate::definitions::record::LiveRecord;
 use operator_host_config::{StageConfig, StageObjects};
-use operator_host_core::object::NamespacedName;
+use operator_host_core::object::{NamespacedName, is_terminating};
 use operator_host_delivery::candidate_check::{Blamed, HeldBack, Progress, Recorded};
+use operator_host_desired::conditions::{conditions_of, current};
 use operator_host_engine::reconcile::canary::{Canary, Cohort, hash};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_runtime::Plugin;
@@ -57,12 +58,13 @@ impl Reached {
     fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
+
+    async fn read(record: &LiveRecord) -> Result<Option<Self>, String> {
+        Ok(record.read_stage().await?.as_deref().and_then(Self::parse))
+    }
 }
 
 /// Gives a proved version to the parents of one stage after another. Returns once it may become live for all.
-///
-/// # Errors
-/// Why it is held back.
 pub(super) async fn run(
     proving: &Proving,
     candidate: &Plugin,
@@ -90,9 +92,8 @@ pub(super) async fn run(
             None => match resumed(context, record, &digest, stages).await {
                 Ok(resumed) => resumed,
                 Err(error) => {
-                    say(&format!(
-                        "it is proved; the stage that it has reached cannot be read: {error}"
-                    ));
+                    let what = "it is proved; the stage that it has reached cannot be read";
+                    say(&format!("{what}: {error}"));
                     tokio::time::sleep(PERIOD).await;
                     continue;
                 }
@@ -174,8 +175,7 @@ async fn resumed(
     digest: &str,
     stages: &[StageConfig],
 ) -> Result<(Reached, Vec<Cohort>), String> {
-    let recorded = record.read_stage().await?;
-    let recorded = recorded.as_deref().and_then(Reached::parse);
+    let recorded = Reached::read(record).await?;
     match recorded.filter(|reached| reached.digest == digest) {
         Some(reached) => {
             let cohorts = cohorts(context, stages, reached.stage, reached.last);
@@ -191,17 +191,14 @@ pub async fn resume(context: &Context, record: &LiveRecord) {
     if context.config.proving.stages.is_empty() {
         return;
     }
-    let recorded = record.read_stage().await.ok().flatten();
-    let Some(reached) = recorded.as_deref().and_then(Reached::parse) else {
+    let Ok(Some(reached)) = Reached::read(record).await else {
         return;
     };
     let is_live = matches!(&*record.known().borrow(), Some(Recorded::Version(live)) if live.to_string() == reached.digest);
     if !reached.has_failed && !is_live {
         let mut canary = context.versions.canary.clone();
-        let is_back = tokio::time::timeout(RESUME, canary.wait_for(Option::is_some))
-            .await
-            .is_ok();
-        if !is_back {
+        let back = tokio::time::timeout(RESUME, canary.wait_for(Option::is_some));
+        if back.await.is_err() {
             // It is another one, or held back by now. If it comes back later, it begins with the first stage.
             record.write_stage(None).await;
         }
@@ -281,9 +278,7 @@ fn give(canary: &watch::Sender<Option<Canary>>, candidate: &Plugin, cohorts: &[C
 fn all(context: &Context) -> Vec<Arc<DynamicObject>> {
     let names = context.caches.parent_names();
     let parents = names.iter().filter_map(|name| context.caches.parent(name));
-    parents
-        .filter(|parent| parent.metadata.deletion_timestamp.is_none())
-        .collect()
+    parents.filter(|parent| !is_terminating(parent)).collect()
 }
 
 /// The parents that have the new version, and the others.
@@ -294,18 +289,16 @@ struct Parents {
 
 impl Parents {
     fn of(context: &Context, cohorts: &[Cohort]) -> Self {
-        let (chosen, others) = all(context)
-            .into_iter()
-            .partition(|parent| cohorts.iter().any(|cohort| cohort.includes(parent)));
+        let is_chosen = |parent: &Arc<DynamicObject>| cohorts.iter().any(|cohort| cohort.includes(parent));
+        let (chosen, others) = all(context).into_iter().partition(is_chosen);
         Self { chosen, others }
     }
 
     /// Whether one of them is yet to be reconciled.
     fn is_busy(&self, context: &Context) -> bool {
         let unfinished = context.queue.unfinished().unwrap_or_default();
-        self.chosen
-            .iter()
-            .any(|parent| unfinished.contains(&NamespacedName::of(parent)))
+        let mut names = self.chosen.iter().map(|parent| NamespacedName::of(parent));
+        names.any(|name| unfinished.contains(&name))
     }
 
     /// Says how the chosen ones became less ready than they were, and than the others did.
@@ -324,24 +317,14 @@ impl Parents {
 
     fn unready(&self) -> Vec<Blamed> {
         let unready = self.chosen.iter().filter(|parent| !is_ready(parent));
-        let blamed = unready.map(|parent| {
-            Blamed::new(
-                &NamespacedName::of(parent),
-                "it is not Ready with the new version",
-            )
-        });
-        blamed.take(NAMED).collect()
+        let names = unready.map(|parent| NamespacedName::of(parent)).take(NAMED);
+        let blamed = names.map(|name| Blamed::new(&name, "it is not Ready with the new version"));
+        blamed.collect()
     }
 }
 
 fn is_ready(parent: &DynamicObject) -> bool {
-    let conditions = parent.data["status"]["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    conditions
-        .into_iter()
-        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    conditions_of(current(parent)).any(|it| it["type"] == "Ready" && it["status"] == "True")
 }
 
 fn ready(parents: &[Arc<DynamicObject>]) -> usize {

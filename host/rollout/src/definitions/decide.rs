@@ -41,10 +41,8 @@ impl Installer {
         let version = parent.api_version.rsplit('/').next().unwrap_or_default();
         let of_kind = losses::of_kind(installed, carried, version);
         if !of_kind.is_empty() {
-            return Err(Refusal::Loses(Losses {
-                of_kind,
-                of_objects: Vec::new(),
-            }));
+            let of_objects = Vec::new();
+            return Err(Refusal::Loses(Losses { of_kind, of_objects }));
         }
         let manager = self.manager(current);
         let requests = Requests::new(&self.client, name);
@@ -97,7 +95,7 @@ impl Installer {
         if plan::are_hosts(&managers) {
             return Ok(true);
         }
-        let name = &requests.name().name;
+        let name = &requests.name.name;
         Err(Refusal::Stays(format!(
             "the cluster's was changed by others, and stays: {}; to let the host manage it again: operator-host crd PLUGIN | \
              kubectl apply --server-side --force-conflicts --field-manager {manager} -f - (and see kubectl get crd {name} \
@@ -155,13 +153,8 @@ impl Installer {
 
 async fn authority(file: PathBuf) -> Result<Value, String> {
     let read = move || {
-        let pem = files::read(&file, MAX_AUTHORITY);
-        let pem = pem.map_err(|error| {
-            format!(
-                "cannot read the certificate authority {}: {error}",
-                file.display()
-            )
-        })?;
+        let what = || format!("cannot read the certificate authority {}", file.display());
+        let pem = files::read(&file, MAX_AUTHORITY).map_err(|error| format!("{}: {error}", what()))?;
         ca_bundle(pem, &file)
     };
     let read = tokio::task::spawn_blocking(read).await;

@@ -37,18 +37,15 @@ impl Losses {
     /// Returns the first of them, in words.
     pub(super) fn first(&self) -> Option<String> {
         let of_object = |blamed: &Blamed| format!("{}: {}", blamed.object, blamed.message);
-        self.of_kind
-            .first()
-            .cloned()
-            .or_else(|| self.of_objects.first().map(of_object))
+        let of_kind = self.of_kind.first().cloned();
+        of_kind.or_else(|| self.of_objects.first().map(of_object))
     }
 }
 
 /// Returns what the kind itself would lose: its identity, and versions. `version` is the one that the controller
 /// reconciles.
-pub fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<String> {
+pub fn of_kind<'a>(installed: &'a Value, wanted: &'a Value, version: &str) -> Vec<String> {
     let mut lost = Vec::new();
-    let text = |crd: &Value, pointer: &str| crd.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     for (field, is_derived) in [
         ("group", false),
         ("scope", false),
@@ -59,15 +56,12 @@ pub fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<String> 
         ("names.listKind", true),
     ] {
         let pointer = format!("/spec/{}", field.replace('.', "/"));
-        let (is, wants) = (text(installed, &pointer), text(wanted, &pointer));
+        let text = |crd: &'a Value| crd.pointer(&pointer).and_then(Value::as_str);
+        let (is, wants) = (text(installed), text(wanted));
         let counts = !is_derived || (is.is_some() && wants.is_some());
         if counts && is != wants {
-            let shown = |text: Option<String>| text.unwrap_or_else(|| "not set".to_owned());
-            lost.push(format!(
-                "`spec.{field}` is {}, and the cluster's is {}",
-                shown(wants),
-                shown(is)
-            ));
+            let (is, wants) = (is.unwrap_or("not set"), wants.unwrap_or("not set"));
+            lost.push(format!("`spec.{field}` is {wants}, and the cluster's is {is}"));
         }
     }
     if !find(wanted, version).is_some_and(is_served) {
@@ -92,17 +86,15 @@ pub fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<String> 
 }
 
 /// Finds what each live object would lose.
-///
-/// # Errors
-/// Why they cannot be asked now.
 pub(super) async fn of_objects(client: &Client, installed: &Value, wanted: &Value) -> Result<Losses, String> {
     let asked = tokio::time::timeout(BUDGET, ask_all(client, installed, wanted)).await;
-    asked.unwrap_or_else(|_| {
-        Err(format!(
+    let late = || {
+        format!(
             "the objects could not all be examined within {} s",
             BUDGET.as_secs()
-        ))
-    })
+        )
+    };
+    asked.unwrap_or_else(|_| Err(late()))
 }
 
 async fn ask_all(client: &Client, installed: &Value, wanted: &Value) -> Result<Losses, String> {
@@ -157,13 +149,12 @@ fn of_conversion(installed: &Value, wanted: &Value) -> Option<String> {
         return None;
     }
     let stored: BTreeSet<&str> = stored_versions(installed).collect();
-    let used: Vec<&str> = versions(wanted)
-        .filter_map(|version| {
-            let name = version["name"].as_str()?;
-            let is_used = is_served(version) || version["storage"] == true || stored.contains(name);
-            is_used.then_some(name)
-        })
-        .collect();
+    let used = versions(wanted).filter_map(|version| {
+        let name = version["name"].as_str()?;
+        let is_used = is_served(version) || version["storage"] == true || stored.contains(name);
+        is_used.then_some(name)
+    });
+    let used: Vec<&str> = used.collect();
     (used.len() > 1).then(|| {
         format!(
             "it has no conversion, and the cluster's converts between the versions {}; let the plugin convert, or migrate \
@@ -188,21 +179,17 @@ fn entered<'a>(installed: &Value, wanted: &'a Value) -> Vec<&'a Value> {
 }
 
 /// Reads all objects in one version.
-async fn ask(
+async fn ask<'a>(
     client: &Client,
-    installed: &Value,
+    installed: &'a Value,
     version: &str,
     objection: &(impl Fn(&Value) -> Option<String> + Sync),
     losses: &mut Losses,
 ) -> Result<(), String> {
-    let text = |pointer: &str| {
-        installed
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    };
-    let kind = GroupVersionKind::gvk(text("/spec/group"), version, text("/spec/names/kind"));
-    let resource = ApiResource::from_gvk_with_plural(&kind, text("/spec/names/plural"));
+    let spec = &installed["spec"];
+    let text = |value: &'a Value| value.as_str().unwrap_or_default();
+    let kind = GroupVersionKind::gvk(text(&spec["group"]), version, text(&spec["names"]["kind"]));
+    let resource = ApiResource::from_gvk_with_plural(&kind, text(&spec["names"]["plural"]));
     let all = Objects::new(client.clone(), &resource, None);
     let mut page = ListParams::default().limit(PAGE);
     loop {
@@ -244,10 +231,8 @@ pub fn objection(object: &Value, before: &Value, after: &Value) -> Option<String
     // An object that is invalid already is no loss, even if another rule refuses it.
     let problems = schema::validate_resource(object, before);
     let known: BTreeSet<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
-    let problems = schema::validate_resource(&kept, after);
-    let new = problems
-        .iter()
-        .find(|problem| !known.contains(problem.path.as_str()));
+    let mut problems = schema::validate_resource(&kept, after).into_iter();
+    let new = problems.find(|problem| !known.contains(problem.path.as_str()));
     new.map(|problem| format!("it would be invalid: {problem}"))
 }
 
@@ -255,10 +240,9 @@ pub fn objection(object: &Value, before: &Value, after: &Value) -> Option<String
 fn remove_defaults(value: &mut Value, before: &Value, after: &Value) {
     match value {
         Value::Object(map) => {
+            let others = after.get("additionalProperties");
             let keeps = after["x-kubernetes-preserve-unknown-fields"] == true
-                || after
-                    .get("additionalProperties")
-                    .is_some_and(|others| *others != false);
+                || others.is_some_and(|others| *others != false);
             map.retain(|name, value| {
                 let Some(before) = before["properties"].get(name) else {
                     return true;
@@ -277,15 +261,14 @@ fn remove_defaults(value: &mut Value, before: &Value, after: &Value) {
             });
             let (before, after) = (&before["additionalProperties"], &after["additionalProperties"]);
             if before.is_object() && after.is_object() {
-                map.values_mut()
-                    .for_each(|value| remove_defaults(value, before, after));
+                let values = map.values_mut();
+                values.for_each(|value| remove_defaults(value, before, after));
             }
         }
         Value::Array(items) => {
             let (before, after) = (&before["items"], &after["items"]);
-            items
-                .iter_mut()
-                .for_each(|item| remove_defaults(item, before, after));
+            let items = items.iter_mut();
+            items.for_each(|item| remove_defaults(item, before, after));
         }
         _ => {}
     }

@@ -18,15 +18,11 @@ const MANAGER: (&str, &str) = ("operator-host/", "/definition/");
 /// Returns the field manager of the definitions that a controller installs. `installation` distinguishes hosts in one
 /// cluster.
 pub(super) fn manager(controller: &str, installation: &str) -> String {
-    let manager = format!("{}{controller}{}{installation}", MANAGER.0, MANAGER.1);
+    let named = |installation: &str| format!("{}{controller}{}{installation}", MANAGER.0, MANAGER.1);
+    let manager = named(installation);
     match manager.len() > MAX_MANAGER {
         false => manager,
-        true => format!(
-            "{}{controller}{}{}",
-            MANAGER.0,
-            MANAGER.1,
-            fingerprint(&installation)
-        ),
+        true => named(&fingerprint(&installation)),
     }
 }
 
@@ -43,11 +39,8 @@ pub(super) fn name(carried: &Value) -> &str {
 /// Returns why a definition is not one of this kind: a plugin must not define the kinds of others.
 pub(super) fn of_another_kind(carried: &Value, parent: &Kind) -> Option<String> {
     let problems = definition::identity_problems(carried, parent);
-    let problem = problems.first()?;
-    Some(format!(
-        "the plugin's definition is not one of {}: {problem}",
-        parent.kind
-    ))
+    let (problem, kind) = (problems.first()?, &parent.kind);
+    Some(format!("the plugin's definition is not one of {kind}: {problem}"))
 }
 
 /// Returns what to apply for a plugin. Its own conversion is left out, because the API server would send all resources to the
@@ -130,8 +123,9 @@ pub fn owning<'a>(object: &'a Value, path: &'a [&str]) -> impl Iterator<Item = &
 
 /// Returns the managers of the definition's versions.
 fn managers(installed: &Value) -> BTreeSet<String> {
-    owning(installed, &["f:spec", "f:versions"])
-        .filter_map(|entry| entry["manager"].as_str().map(str::to_owned))
+    let entries = owning(installed, &["f:spec", "f:versions"]);
+    entries
+        .filter_map(|entry| Some(entry["manager"].as_str()?.to_owned()))
         .collect()
 }
 
@@ -158,12 +152,11 @@ pub(super) fn other_webhook(installed: &Value) -> Option<Value> {
 
 /// Returns the managers in the message of an apply that conflicts with them; none when it is another message.
 pub(super) fn conflicting(message: &str) -> BTreeSet<String> {
-    let mut managers = BTreeSet::new();
-    for start in ["conflict with \"", "conflicts with \""] {
-        let after = message.split(start).skip(1);
-        managers.extend(after.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
-    }
-    managers
+    let starts = ["conflict with \"", "conflicts with \""].into_iter();
+    let after = starts.flat_map(|start| message.split(start).skip(1));
+    after
+        .filter_map(|rest| Some(rest.split('"').next()?.to_owned()))
+        .collect()
 }
 
 /// Reports whether all managers are hosts, whose definitions the newer one replaces.

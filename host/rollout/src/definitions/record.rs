@@ -10,7 +10,6 @@
 //! with its finalizer. A Controller that is deleted and made again begins without a record.
 
 use std::collections::BTreeSet;
-use std::str::FromStr as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -118,10 +117,12 @@ impl LiveRecord {
         let key = &self.live_key;
         match annotation(key) {
             None => Recorded::Nothing,
-            Some(text) => Digest::from_str(text).map_or_else(
-                |()| Recorded::Unknown(format!("the annotation {key} has {text:?} instead of a digest")),
-                Recorded::Version,
-            ),
+            Some(text) => match text.parse() {
+                Ok(version) => Recorded::Version(version),
+                Err(()) => {
+                    Recorded::Unknown(format!("the annotation {key} has {text:?} instead of a digest"))
+                }
+            },
         }
     }
 
@@ -151,10 +152,8 @@ impl LiveRecord {
             return Ok(None);
         };
         let found = self.requests(&definition).read().await;
-        let found = found.map_err(|error| error.to_string())?;
-        let text = found
-            .as_ref()
-            .and_then(|it| it["metadata"]["annotations"][&self.stage_key].as_str());
+        let found = found.map_err(|error| error.to_string())?.unwrap_or_default();
+        let text = found["metadata"]["annotations"][&self.stage_key].as_str();
         Ok(text.map(str::to_owned))
     }
 
@@ -165,10 +164,8 @@ impl LiveRecord {
         };
         let annotations = json!({ &self.stage_key: stage });
         if let Err(error) = self.annotate(&definition, &annotations).await {
-            warn!(
-                controller = self.controller,
-                "cannot record the stage of the new version: {error}"
-            );
+            let controller = &self.controller;
+            warn!(controller, "cannot record the stage of the new version: {error}");
         }
     }
 
@@ -217,20 +214,15 @@ impl LiveRecord {
     /// was accepted in its place. Otherwise the version is taken back, and decided about again.
     pub async fn confirm(&self, definition: &str, mut live: watch::Receiver<Live>) {
         loop {
-            let plugin = live
-                .wait_for(|live| !matches!(live, Live::Loading))
-                .await
-                .ok()
-                .and_then(|live| live.plugin().cloned());
+            let loaded = live.wait_for(|live| !matches!(live, Live::Loading)).await;
+            let digest = loaded.ok().and_then(|live| Some(*live.plugin()?.digest()));
             // Without a version, only conditions are written.
-            let Some(digest) = plugin.map(|plugin| *plugin.digest()) else {
-                break;
-            };
+            let Some(digest) = digest else { break };
             let (recorded, is_holder) = match self.read_with_holder(definition).await {
                 Ok(recorded) => recorded,
                 Err(error) => {
-                    let text =
-                        format!("waiting to read which version of the plugin is recorded as live: {error}");
+                    let what = "waiting to read which version of the plugin is recorded as live";
+                    let text = format!("{what}: {error}");
                     debug!("{text}");
                     send_if_new(&self.trouble, Some(text.into()));
                     tokio::time::sleep(PAUSE).await;
@@ -295,9 +287,7 @@ impl LiveRecord {
 
     fn is_accepted(&self, digest: Digest, recorded: &Recorded) -> bool {
         let accepted = lock(&self.accepted);
-        accepted
-            .as_ref()
-            .is_some_and(|(version, over)| *version == digest && over == recorded)
+        matches!(&*accepted, Some((version, over)) if *version == digest && over == recorded)
     }
 
     /// Reads what a definition records. Without the permission to do so, nothing is recorded: `keep` reports that.
@@ -328,7 +318,7 @@ impl LiveRecord {
     async fn write(&self, definition: &str, digest: Digest) -> bool {
         let holder = lock(&self.holder).after(None);
         let annotations = json!({ &self.live_key: digest.to_string(), &self.holder_key: holder });
-        let failed = match self.annotate(definition, &annotations).await {
+        let trouble = match self.annotate(definition, &annotations).await {
             Ok(()) => {
                 *lock(&self.written) = Some(digest);
                 self.observe(Recorded::Version(digest));
@@ -338,16 +328,12 @@ impl LiveRecord {
             Err(error) if error.is_not_found() && !self.decorates || error.fault == Fault::Deposed => {
                 return true;
             }
-            Err(error) => Some(error),
-        };
-        let is_written = failed.is_none();
-        let trouble = failed.map(|error| {
-            let text = format!(
+            Err(error) => Some(Arc::from(format!(
                 "the live version cannot be recorded, so a version that is held back could take over when the host's pods are \
                  replaced: {error}"
-            );
-            Arc::from(text)
-        });
+            ))),
+        };
+        let is_written = trouble.is_none();
         send_if_new(&self.trouble, trouble);
         is_written
     }
@@ -378,12 +364,9 @@ impl Holder {
         let Self { kind, uid, decorates } = self;
         let before = before.filter(|_| *decorates);
         let before = before.and_then(|before| before.strip_suffix(uid)?.strip_suffix('/'));
-        let kinds: BTreeSet<_> = before
-            .into_iter()
-            .flat_map(|kinds| kinds.split(','))
-            .chain([kind.as_str()])
-            .collect();
-        format!("{}/{uid}", kinds.into_iter().collect::<Vec<_>>().join(","))
+        let mut kinds: BTreeSet<_> = before.into_iter().flat_map(|kinds| kinds.split(',')).collect();
+        kinds.insert(kind);
+        format!("{}/{uid}", Vec::from_iter(kinds).join(","))
     }
 }
 

@@ -28,8 +28,9 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// The definition of this name.
 pub(super) struct Requests<'a> {
     client: &'a Client,
+    reader: Writer,
     resource: ResolvedKind,
-    name: NamespacedName,
+    pub(super) name: NamespacedName,
 }
 
 /// Returns the parameters of an apply.
@@ -54,24 +55,16 @@ impl<'a> Requests<'a> {
     pub(super) fn of(client: &'a Client, resource: ResolvedKind, name: &str) -> Self {
         Self {
             client,
+            reader: client.clone().into(),
             resource,
-            name: NamespacedName {
-                namespace: None,
-                name: name.to_owned(),
-            },
+            name: NamespacedName::new(None, name),
         }
-    }
-
-    pub(super) const fn name(&self) -> &NamespacedName {
-        &self.name
     }
 
     /// Returns the installed definition; `None` when there is none.
     pub(super) async fn read(&self) -> Result<Option<Value>, ApiError> {
-        let reader = Writer::from(self.client.clone());
-        let found = ResourceClient::new(&reader, &self.resource)
-            .read(&self.name)
-            .await?;
+        let client = ResourceClient::new(&self.reader, &self.resource);
+        let found = client.read(&self.name).await?;
         Ok(found.as_ref().map(value))
     }
 
@@ -82,8 +75,7 @@ impl<'a> Requests<'a> {
         manager: &str,
         force: bool,
     ) -> Result<Value, ApiError> {
-        let writer = Writer::from(self.client.clone());
-        let client = ResourceClient::new(&writer, &self.resource);
+        let client = ResourceClient::new(&self.reader, &self.resource);
         let params = params(manager, force).dry_run();
         let result = client.apply(&self.name, body, &params).await?;
         Ok(value(&result))
@@ -109,9 +101,6 @@ impl<'a> Requests<'a> {
     }
 
     /// Waits until the API server serves all served versions of a definition, which was changed at that time.
-    ///
-    /// # Errors
-    /// Why it does not.
     pub(super) async fn served(
         &self,
         applied: &Value,
@@ -120,8 +109,7 @@ impl<'a> Requests<'a> {
         let end = Instant::now() + LIMIT;
         let mut poll = FIRST_POLL;
         loop {
-            let missing = self.missing(applied).await;
-            let Some(missing) = missing else {
+            let Some(missing) = self.missing(applied).await else {
                 if let Some(changed) = changed {
                     tokio::time::sleep(SETTLE.saturating_sub(changed.elapsed())).await;
                 }
@@ -143,10 +131,11 @@ impl<'a> Requests<'a> {
             Err(error) => return Some(error.to_string()),
         };
         for (type_, is_needed) in [("NamesAccepted", false), ("Established", true)] {
-            let conditions = definition["status"]["conditions"].as_array();
-            let mut conditions = conditions.into_iter().flatten();
-            let condition = conditions.find(|condition| condition["type"] == type_);
-            match condition {
+            let mut conditions = definition["status"]["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten();
+            match conditions.find(|condition| condition["type"] == type_) {
                 Some(condition) if condition["status"] == "True" => {}
                 Some(condition) if condition["status"] == "False" => {
                     let message = condition["message"].as_str().unwrap_or_default();
@@ -156,19 +145,14 @@ impl<'a> Requests<'a> {
                 _ => {}
             }
         }
-        let text = |pointer: &str| {
-            applied
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        let (group, plural) = (text("/spec/group"), text("/spec/names/plural"));
+        let spec = &applied["spec"];
+        let group = spec["group"].as_str().unwrap_or_default();
+        let plural = &spec["names"]["plural"];
         for version in versions(applied).filter(|version| is_served(version)) {
             let version = format!("{group}/{}", version["name"].as_str().unwrap_or_default());
             let served = self.client.list_api_group_resources(&version).await;
-            let is_there =
-                served.is_ok_and(|list| list.resources.iter().any(|resource| resource.name == plural));
-            if !is_there {
+            if !served.is_ok_and(|list| list.resources.iter().any(|it| *plural == it.name)) {
+                let plural = plural.as_str().unwrap_or_default();
                 return Some(format!("the API server does not serve {plural} in {version}"));
             }
         }
