@@ -201,7 +201,7 @@ impl Elector {
             return;
         }
         self.leads = leads;
-        let lease = self.candidate.name();
+        let lease = &self.candidate.name;
         let verb = if leads {
             info!(lease, identity = self.identity, "this replica leads");
             "became leader"

@@ -38,7 +38,7 @@ pub enum Step {
 /// The state of one lease for one replica; see the module.
 #[derive(Debug)]
 pub struct Candidate {
-    name: String,
+    pub(crate) name: String,
     identity: String,
     timing: Timing,
     /// The lease as last read, `None` when it does not exist, and when this state was first seen.
@@ -62,11 +62,6 @@ impl Candidate {
         }
     }
 
-    /// Returns the name of the lease.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Records that the lease was read at `now`; `None` when it does not exist.
     pub fn observe(&mut self, lease: Option<Lease>, now: Instant) {
         let since = match &self.seen {
@@ -81,11 +76,8 @@ impl Candidate {
 
     /// Returns the holder, if there is one.
     pub fn holder(&self) -> Option<&str> {
-        let (lease, _) = self.seen.as_ref()?;
-        spec(lease.as_ref())?
-            .holder_identity
-            .as_deref()
-            .filter(|holder| !holder.is_empty())
+        let holder = spec(self.lease())?.holder_identity.as_deref();
+        holder.filter(|holder| !holder.is_empty())
     }
 
     /// Returns the lease as last read.
@@ -101,8 +93,8 @@ impl Candidate {
     /// Returns until when we may write, and when another replica may begin; both count from when the last
     /// renewal was sent.
     pub fn term(&self) -> Option<(Instant, Instant)> {
-        self.renewed
-            .map(|sent| (sent + self.timing.renew_deadline, sent + self.timing.duration))
+        let sent = self.renewed?;
+        Some((sent + self.timing.renew_deadline, sent + self.timing.duration))
     }
 
     /// Whether we may write at `now`.
@@ -124,10 +116,9 @@ impl Candidate {
             // A holder that is alive renews in this time, and continues to lead with the Lease that it
             // creates.
             let patience = *since + self.timing.retry_period;
-            return if self.holds(now) || patience <= now {
-                Step::Write(Box::new(self.first(now, clock)))
-            } else {
-                Step::Wait(patience)
+            return match self.holds(now) || patience <= now {
+                true => Step::Write(Box::new(self.first(now, clock))),
+                false => Step::Wait(patience),
             };
         };
         let spec = lease.spec.as_ref();
@@ -135,10 +126,9 @@ impl Candidate {
         // wait: none can have led in between.
         let ours = self.names_me(Some(lease)) && (self.holds(now) || self.has_written(spec, now));
         let expiry = *since + self.validity(spec);
-        if ours || is_released(lease) || expiry <= now {
-            Step::Write(Box::new(self.record(Some(lease), clock)))
-        } else {
-            Step::Wait(expiry)
+        match ours || is_released(lease) || expiry <= now {
+            true => Step::Write(Box::new(self.record(Some(lease), clock))),
+            false => Step::Wait(expiry),
         }
     }
 
@@ -219,14 +209,11 @@ impl Candidate {
         let before = spec(lease).cloned().unwrap_or_default();
         let stays = self.names_me(lease);
         let clock = after(before.renew_time.as_ref(), clock);
+        let acquired = before.acquire_time.clone().filter(|_| stays);
         let spec = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: i32::try_from(self.timing.duration.as_secs()).ok(),
-            acquire_time: before
-                .acquire_time
-                .clone()
-                .filter(|_| stays)
-                .or_else(|| Some(clock.clone())),
+            acquire_time: acquired.or_else(|| Some(clock.clone())),
             renew_time: Some(clock),
             lease_transitions: Some(match before.lease_transitions {
                 Some(count) if stays => count,
@@ -235,13 +222,8 @@ impl Candidate {
             }),
             ..before
         };
-        let mut metadata = lease.map_or_else(
-            || ObjectMeta {
-                name: Some(self.name.clone()),
-                ..ObjectMeta::default()
-            },
-            |lease| lease.metadata.clone(),
-        );
+        let mut metadata = lease.map_or_else(ObjectMeta::default, |lease| lease.metadata.clone());
+        metadata.name.get_or_insert_with(|| self.name.clone());
         metadata.managed_fields = None;
         if let Some(annotations) = &mut metadata.annotations {
             annotations.remove(RELEASED_ANNOTATION);
@@ -263,9 +245,8 @@ fn version(lease: Option<&Lease>) -> Option<&str> {
 
 /// Whether its last holder released it. An empty holder alone could be the result of a manual edit.
 fn is_released(lease: &Lease) -> bool {
-    let empty = spec(Some(lease))
-        .and_then(|spec| spec.holder_identity.as_deref())
-        .is_none_or(str::is_empty);
+    let holder = spec(Some(lease)).and_then(|spec| spec.holder_identity.as_deref());
+    let empty = holder.is_none_or(str::is_empty);
     let annotations = lease.metadata.annotations.as_ref();
     empty && annotations.is_some_and(|annotations| annotations.contains_key(RELEASED_ANNOTATION))
 }

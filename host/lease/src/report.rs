@@ -56,7 +56,7 @@ impl LeaseReport {
         let time = |time: Option<&MicroTime>| time.map(|MicroTime(time)| *time);
         Self {
             namespace: namespace.to_owned(),
-            name: candidate.name().to_owned(),
+            name: candidate.name.clone(),
             problem,
             state,
             holder: candidate.holder().map(str::to_owned),

@@ -22,13 +22,20 @@ pub(super) struct LeaseError {
 }
 
 impl LeaseError {
+    /// Of a request without an answer, there is no error.
     fn new(verb: &str, name: &str, error: Option<&kube::Error>) -> Self {
+        let (why, retry_after) = match error {
+            None => ("no answer from the API server in time".to_owned(), None),
+            Some(kube::Error::Api(status)) if status.code == 403 => {
+                let advice = "give the host's role the rule on leases that `operator-host rbac` prints";
+                (format!("{}; {advice}", status.message), asked_delay(status))
+            }
+            Some(error @ kube::Error::Api(status)) => (chain(error), asked_delay(status)),
+            Some(error) => (chain(error), None),
+        };
         Self {
-            message: in_words(verb, name, error),
-            retry_after: match error {
-                Some(kube::Error::Api(status)) => asked_delay(status),
-                _ => None,
-            },
+            message: format!("cannot {verb} the Lease {name}: {why}"),
+            retry_after,
         }
     }
 }
@@ -75,7 +82,7 @@ impl Requests {
         match self.bounded(request).await {
             Ok(lease) => LeaseOutcome::Won(lease),
             Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
-                match self.get().await {
+                match self.read().await {
                     Ok(None) if is_missing_namespace(&status) => LeaseOutcome::Failed(LeaseError {
                         message: format!(
                             "cannot write the Lease {name}: {}; create the namespace, or set another in \
@@ -85,7 +92,7 @@ impl Requests {
                         retry_after: None,
                     }),
                     Ok(lease) => LeaseOutcome::Lost(lease),
-                    Err(error) => LeaseOutcome::Failed(LeaseError::new("read", name, error.as_ref())),
+                    Err(error) => LeaseOutcome::Failed(error),
                 }
             }
             Err(error) => LeaseOutcome::Failed(LeaseError::new("write", name, error.as_ref())),
@@ -93,18 +100,11 @@ impl Requests {
     }
 
     /// Reads the Lease; `None` when it does not exist.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(super) async fn read(&self) -> Result<Option<Lease>, LeaseError> {
-        let lease = self.get().await;
-        lease.map_err(|error| LeaseError::new("read", &self.name, error.as_ref()))
-    }
-
-    async fn get(&self) -> Result<Option<Lease>, Option<kube::Error>> {
         match self.bounded(self.api.get(&self.name)).await {
+            Ok(lease) => Ok(Some(lease)),
             Err(Some(kube::Error::Api(status))) if is_missing_object(&status, &self.name) => Ok(None),
-            answer => answer.map(Some),
+            Err(error) => Err(LeaseError::new("read", &self.name, error.as_ref())),
         }
     }
 
@@ -121,20 +121,6 @@ impl Requests {
 
 /// Whether the API server reports that the namespace does not exist, rather than the Lease.
 fn is_missing_namespace(status: &kube::core::Status) -> bool {
-    status
-        .details
-        .as_ref()
-        .is_some_and(|details| details.kind == "namespaces")
-}
-
-fn in_words(verb: &str, name: &str, error: Option<&kube::Error>) -> String {
-    let why = match error {
-        None => "no answer from the API server in time".to_owned(),
-        Some(kube::Error::Api(status)) if status.code == 403 => format!(
-            "{}; give the host's role the rule on leases that `operator-host rbac` prints",
-            status.message
-        ),
-        Some(error) => chain(error),
-    };
-    format!("cannot {verb} the Lease {name}: {why}")
+    let details = status.details.as_ref();
+    details.is_some_and(|details| details.kind == "namespaces")
 }
