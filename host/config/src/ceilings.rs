@@ -181,7 +181,6 @@ fn source(plugin: &Location) -> String {
     }
 }
 
-/// Returns the repository of a plugin from a registry.
 fn repository(plugin: &Location) -> String {
     match plugin {
         Location::Registry { reference, .. } => format!("{}/{}", reference.registry, reference.repository),

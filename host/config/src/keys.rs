@@ -58,9 +58,8 @@ impl SigningKey {
     /// Parses PEM as written by `openssl genpkey -algorithm ed25519`.
     pub fn parse(pem: &[u8]) -> Option<Self> {
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem).ok()?;
-        Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der())
-            .ok()
-            .map(Self)
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der());
+        pair.ok().map(Self)
     }
 
     /// Signs the bytes.

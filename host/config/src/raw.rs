@@ -194,7 +194,6 @@ struct RawChild {
     on_removal: Option<Removal>,
 }
 
-/// A kind of children.
 #[derive(Deserialize)]
 #[serde(try_from = "RawChild")]
 struct Child(Kind, Option<Removal>);
@@ -225,7 +224,6 @@ struct RawFinalizer {
 }
 
 impl RawConfig {
-    /// Validates the meaning.
     pub(super) fn validate(self, file: &Path) -> Result<Config, ConfigError> {
         let here = file.parent().unwrap_or(Path::new(""));
         let folder = self.plugins;

@@ -137,10 +137,8 @@ impl<'de> Deserialize<'de> for RawPlugin {
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPlugin, A::Error> {
                 let raw = RawConfigMapPlugin::deserialize(MapAccessDeserializer::new(map))?;
-                raw.config_map
-                    .key()
-                    .map(RawPlugin::ConfigMap)
-                    .map_err(A::Error::custom)
+                let key = raw.config_map.key().map_err(A::Error::custom)?;
+                Ok(RawPlugin::ConfigMap(key))
             }
         }
         deserializer.deserialize_any(Any)
@@ -175,7 +173,6 @@ struct RawConfigMap {
 }
 
 impl RawPlugin {
-    /// Returns where the plugin comes from.
     pub(super) fn location(self, places: &Places) -> Location {
         match self {
             Self::File(file) => Location::File(places.folder.join(file)),

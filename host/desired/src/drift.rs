@@ -98,9 +98,7 @@ pub fn drift(
         let Some(body) = body["metadata"].get(name) else {
             return Vec::new();
         };
-        let place = ours
-            .get("f:metadata")
-            .and_then(|place| place.get(field_name(name)));
+        let place = ours.get("f:metadata").and_then(|it| it.get(field_name(name)));
         let trail = Trail::to(Step::Field(name), Some(&root));
         walk.field(place, &without_marks(name, body), metadata.get(name), &trail)
     });
@@ -230,14 +228,11 @@ impl Walk<'_> {
         match (place, body) {
             (Some(place), _) => self.value(place, body, live, trail),
             (None, Value::Object(body)) if !body.is_empty() => {
-                let parts = body.iter().map(|(name, body)| {
+                let mut parts = body.iter().map(|(name, body)| {
                     let live = live.and_then(|live| live.get(name));
                     self.field(None, body, live, &Trail::to(Step::Field(name), Some(trail)))
                 });
-                parts
-                    .into_iter()
-                    .find(|found| !found.is_empty())
-                    .unwrap_or_default()
+                parts.find(|found| !found.is_empty()).unwrap_or_default()
             }
             (None, body) if is_as_wanted(body, live) => Vec::new(),
             (None, _) => trail.differs(Cause::Lost),

@@ -6,7 +6,6 @@
 
 use operator_host_contract::{Kind, is_dns_label};
 
-/// A rule for names.
 #[derive(Clone, Copy)]
 enum Rule {
     /// An RFC 1123 label.

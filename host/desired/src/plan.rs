@@ -78,7 +78,6 @@ pub fn plan_around(policy: &Policy<'_>, answer: &Response) -> Result<Plan, Vec<R
     })
 }
 
-/// Plans without what is in `left_out`.
 fn plan_without(
     policy: &Policy<'_>,
     answer: &Response,
@@ -151,9 +150,8 @@ fn plan_without(
 /// Returns the kinds that definitions among the children define, by group and name, and whether each is namespaced. Objects
 /// of such a kind are applied once the cluster serves it.
 fn defined_in(children: &[Value]) -> HashMap<(&str, &str), bool> {
-    let definitions = children
-        .iter()
-        .filter(|child| child["kind"] == "CustomResourceDefinition");
+    let definitions = children.iter();
+    let definitions = definitions.filter(|child| child["kind"] == "CustomResourceDefinition");
     let defined = definitions.filter_map(|definition| {
         let spec = &definition["spec"];
         let kind = (spec["group"].as_str()?, spec["names"]["kind"].as_str()?);
@@ -284,13 +282,11 @@ impl<'a> Policy<'a> {
                            replaced; leave it out";
             return Err(wrong(UPDATE_ANNOTATION, problem));
         }
-        let type_problem = child
-            .as_object()
-            .filter(|_| is_secret)
-            .and_then(secret::type_problem);
+        let fields = child.as_object();
+        let type_problem = fields.filter(|_| is_secret).and_then(secret::type_problem);
         let too_deep = || is_deeper(child, MAX_DEPTH + 1).then(|| unreadable("it"));
         let problem = type_problem.or_else(too_deep);
-        if let Some(problem) = problem.or_else(|| long_key(child.as_object()?)) {
+        if let Some(problem) = problem.or_else(|| long_key(fields?)) {
             return Err(refused(&problem));
         }
         let mut body = child.clone();
@@ -693,9 +689,8 @@ fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
         if !keys.insert(key) {
             Some(format!("duplicate key {key:?}"))
         } else if !(8..=1024).contains(&length) {
-            Some(format!(
-                "the key {key:?} has the length {length}; it must be from 8 to 1024"
-            ))
+            let why = "it must be from 8 to 1024";
+            Some(format!("the key {key:?} has the length {length}; {why}"))
         } else if alphabet.is_some_and(|text| text.chars().collect::<HashSet<_>>().len() < 2) {
             Some(format!(
                 "the alphabet of the key {key:?} must have at least 2 different characters"

@@ -109,7 +109,6 @@ fn kind_of(object: &DynamicObject) -> (&str, &str) {
     types.map_or(("", ""), |it| (group_of(&it.api_version), &*it.kind))
 }
 
-/// The status of an object.
 struct Status<'a>(&'a Value);
 
 impl<'a> Status<'a> {

@@ -248,13 +248,8 @@ async fn abandon(run: &Run<'_>, parent: &Arc<DynamicObject>, why: &str) -> Actio
 
 /// Deletes the children of a deleted parent if the garbage collector does not.
 async fn without_parent(run: &Run<'_>) -> Action {
-    if run
-        .context
-        .caches
-        .parents
-        .of(run.name.namespace.as_deref())
-        .is_none()
-    {
+    let watch = run.context.caches.parents.of(run.name.namespace.as_deref());
+    if watch.is_none() {
         // Its namespace is not watched: the children are those of another host.
         return Action::OnChange;
     }

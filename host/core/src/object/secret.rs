@@ -30,9 +30,11 @@ pub fn visit_values<'a>(
 ) {
     for field in VALUE_FIELDS {
         match secret.get(field) {
-            Some(Value::Object(values)) => values
-                .iter()
-                .for_each(|(key, value)| visit(field, Some(key), value)),
+            Some(Value::Object(values)) => {
+                values
+                    .iter()
+                    .for_each(|(key, value)| visit(field, Some(key), value));
+            }
             Some(Value::Null) | None => {}
             Some(value) => visit(field, None, value),
         }

@@ -10,7 +10,6 @@ use operator_host_schema::metadata::{is_label_key, is_label_value};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(Vec<(String, Test)>);
 
-/// What is tested of a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Test {
     Exists,

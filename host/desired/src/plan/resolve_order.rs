@@ -56,7 +56,6 @@ impl Policy<'_> {
         refusals
     }
 
-    /// Returns the children that the text of an annotation names.
     fn before(
         &self,
         child: &ChildRef,

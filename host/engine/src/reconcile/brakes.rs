@@ -35,11 +35,8 @@ pub(super) fn is_on_hold(
 ) -> bool {
     let (key, fingerprint) = (&desired.key, &desired.fingerprint);
     let applied = annotation(&live.object, APPLIED_ANNOTATION);
-    match run.memory(|memory| {
-        memory
-            .conflicts
-            .differs(key, fingerprint, applied, Instant::now())
-    }) {
+    let now = Instant::now();
+    match run.memory(|memory| memory.conflicts.differs(key, fingerprint, applied, now)) {
         Seen::Edit => false,
         Seen::Contested { hold } => {
             report(run, parent, desired, live, drift);
@@ -119,10 +116,8 @@ pub(super) fn next_look(run: &Run<'_>, decided: Action) -> Action {
     let now = Instant::now();
     let (conflict, write) = run.memory(|memory| (memory.conflicts.next(now), memory.next_write(now)));
     let look = conflict.into_iter().chain(write).min();
-    let next = after
-        .into_iter()
-        .chain(look.map(|look| look.max(MIN_DELAY)))
-        .min();
+    let look = look.map(|look| look.max(MIN_DELAY));
+    let next = after.into_iter().chain(look).min();
     next.map_or(Action::OnChange, Action::After)
 }
 

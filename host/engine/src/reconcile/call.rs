@@ -48,23 +48,23 @@ pub(super) async fn call(
     let remember = |needs: &[Need]| run.context.state.needs.set(run.name, needs);
     let called = evaluate(subject, run.context, known, call, remember).await;
     called.map_err(|error| match error {
-        EvaluateError::Call(error) if error.class() == Class::Request => too_large(&subject.children, error),
+        EvaluateError::Call(error) if error.class() == Class::Request => {
+            too_large(&subject.children, error).into()
+        }
         other => other.into(),
     })
 }
 
 /// Adds to the error for a request that is too large which child is the largest: others may have made it.
-fn too_large(children: &[Arc<DynamicObject>], error: CallError) -> ReconcileError {
+fn too_large(children: &[Arc<DynamicObject>], error: CallError) -> CallError {
     let size = |child: &Arc<DynamicObject>| serde_json::to_vec(child).map_or(0, |text| text.len());
     let sized = children.iter().map(|child| (size(child), child));
-    match sized.max_by_key(|(size, _)| *size) {
-        Some((size, child)) => ReconcileError::ChildrenTooLarge(format!(
-            "{error}. The largest child is {} ({} KiB)",
-            ChildRef::of(child),
-            size.div_ceil(1 << 10)
-        )),
-        None => ReconcileError::Call(error),
-    }
+    let Some((size, child)) = sized.max_by_key(|(size, _)| *size) else {
+        return error;
+    };
+    let (class, child, kib) = (error.class(), ChildRef::of(child), size.div_ceil(1 << 10));
+    let message = format!("{error}. The largest child is {child} ({kib} KiB)");
+    CallError::Other { class, message }
 }
 
 /// Checks that the plugin can be shown the parent.
@@ -85,7 +85,7 @@ pub(super) async fn check_valid(
     if !plugin.description().validates {
         return Ok(());
     }
-    let parent = validation::text(parent).map_err(ReconcileError::Call)?;
+    let parent = validation::text(parent)?;
     let span = span_of_call(plugin, Export::Validate.as_str());
     let call = plugin.validate(&parent, None);
     let observer = &run.context.observer;
@@ -93,6 +93,5 @@ pub(super) async fn check_valid(
     let (outcome, _share) = observe(&observer.metrics, export, &span, call, |_| None).await;
     let asked = Asked::Validate(parent, None);
     observer.calls.record(plugin, asked, &outcome);
-    let valid = outcome.and_then(|errors| validation::verdict(&errors));
-    valid.map_err(ReconcileError::Call)
+    Ok(validation::verdict(&outcome?)?)
 }

@@ -28,12 +28,8 @@ pub(super) fn cleaning_up_verdict(run: &Run<'_>, parent: &DynamicObject) -> Verd
 
 /// Reports whether the time for a parent's cleanup is over, unless this reconcile has released it.
 pub(super) fn is_overdue(run: &Run<'_>, parent: &DynamicObject) -> bool {
-    let left = run
-        .context
-        .caches
-        .as_seen(parent)
-        .and_then(|now| time_left(run, &now));
-    left == Some(Duration::ZERO)
+    let now = run.context.caches.as_seen(parent);
+    now.and_then(|now| time_left(run, &now)) == Some(Duration::ZERO)
 }
 
 /// Has a parent reconciled when the time for its cleanup is over.

@@ -107,7 +107,6 @@ pub(super) async fn decorate(
     })
 }
 
-/// Takes back all fields of an object.
 async fn take_back(run: &Run<'_>, object: &DynamicObject) -> Result<(), ReconcileError> {
     let body = parent_fields::body(object, &Map::new(), &[]).map_err(ReconcileError::FieldsRefused)?;
     decorate(run, object, &body).await.map(drop)
@@ -148,13 +147,9 @@ pub(super) async fn undecorate(run: &Run<'_>, object: &Arc<DynamicObject>) -> Ac
         take_back(run, object).await?;
         run.context.load_proof_key(object, None).await?;
         let mut changes = Changes::default();
-        let (deleted, failed) = prune(run, object, &children, &Plan::default(), |_| true).await;
-        changes.deleted.extend(deleted);
+        let pruned = prune(run, object, &children, &Plan::default(), |_| true, &mut changes).await;
         changes.publish(run, object);
-        match failed.is_empty() {
-            true => Ok(()),
-            false => Err(ReconcileError::Api(failed)),
-        }
+        pruned.map(drop)
     };
     match result.await {
         Ok(()) => Action::OnChange,

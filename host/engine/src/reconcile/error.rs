@@ -15,7 +15,7 @@ use operator_host_contract::Failure;
 use operator_host_core::backoff::at_least;
 use operator_host_core::object::{first_few, unreadable};
 use operator_host_desired::plan::{Cause, Refusal};
-use operator_host_runtime::{CallError, Class};
+use operator_host_runtime::CallError;
 
 /// Why a reconcile failed.
 #[derive(Debug, Error)]
@@ -27,9 +27,7 @@ pub(super) enum ReconcileError {
     #[error("its namespace is being deleted")]
     NamespaceTerminating,
     #[error(transparent)]
-    Call(CallError),
-    #[error("{0}")]
-    ChildrenTooLarge(String),
+    Call(#[from] CallError),
     #[error(transparent)]
     Need(NeedError),
     #[error("{0}")]
@@ -78,7 +76,6 @@ impl<E: Into<ReconcileError>> From<E> for Stop {
     }
 }
 
-/// Joins the first few.
 fn join<E: std::fmt::Display>(errors: &[E]) -> String {
     first_few(errors, 10, "; ")
 }
@@ -98,7 +95,6 @@ impl ReconcileError {
             Self::Watch(_) | Self::Need(NeedError::Unreadable(_)) => "watch",
             Self::NamespaceTerminating => "namespace_terminating",
             Self::Call(error) => error.class().as_str(),
-            Self::ChildrenTooLarge(_) => Class::Request.as_str(),
             Self::Need(_) => "need",
             Self::Namespace(_) => "namespace",
             Self::Unreadable => "unreadable",
@@ -122,7 +118,6 @@ impl ReconcileError {
         errors.iter().any(ApiError::is_missing_permission)
     }
 
-    /// Reports whether the values of a generated Secret are lost.
     pub(super) fn has_lost_secret(&self) -> bool {
         matches!(self, Self::Refused(refusals) if refusals.iter().any(|it| it.cause == Cause::SecretLost))
     }

@@ -292,7 +292,6 @@ fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> Verdi
             class @ (Class::Retry | Class::Busy) => reconciling(fault(class)),
             class => stalled(fault(class)),
         },
-        ReconcileError::ChildrenTooLarge(_) => stalled(fault(Class::Request)),
         ReconcileError::Need(NeedError::Refused(_)) => stalled("NeedRefused"),
         ReconcileError::Namespace(_) => stalled("NamespaceRefused"),
         ReconcileError::Unreadable => stalled("Unreadable"),

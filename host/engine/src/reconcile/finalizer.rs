@@ -41,7 +41,6 @@ impl Stage {
     }
 }
 
-/// Reports whether the parent has the controller's finalizer.
 pub(super) fn has_finalizer(config: &ControllerConfig, parent: &DynamicObject) -> bool {
     let mut all = parent.finalizers().iter();
     all.any(|finalizer| config.owns_finalizer(finalizer))
@@ -54,7 +53,6 @@ pub(super) fn finalizer_of_another(config: &ControllerConfig, parent: &DynamicOb
         .cloned()
 }
 
-/// Reports whether the parent's cleanup is done.
 pub(super) fn is_cleaned_up(config: &ControllerConfig, parent: &DynamicObject) -> bool {
     annotation(parent, CLEANED_UP_ANNOTATION) == Some(&*mark(config, parent))
 }
@@ -112,11 +110,7 @@ async fn write_metadata(
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
     metadata["resourceVersion"] = json!(parent.metadata.resource_version);
     let body = json!({ "metadata": metadata });
-    let objects = run.context.cluster.own_requests();
-    match objects
-        .merge(run.name, &body, &run.context.config.field_manager())
-        .await
-    {
+    match run.merge(&body).await {
         Ok(answer) => Ok(run.context.record_parent(parent, None, answer)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),

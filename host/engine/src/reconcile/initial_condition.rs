@@ -150,14 +150,12 @@ fn waits_for(context: &Context, name: &NamespacedName) -> Option<String> {
     }
     let mut watches = context.caches.watches();
     watches.retain(|watch| watch.state_now() == WatchState::Starting);
-    let error = watches
-        .iter()
-        .find_map(|watch| watch.list_error().borrow().clone());
-    let kinds: Vec<_> = watches.iter().map(|watch| watch.kind().to_string()).collect();
-    if let Some(error) = error {
+    let errors = watches.iter().map(|watch| watch.list_error().borrow().clone());
+    if let Some(error) = errors.flatten().next() {
         return Some(format!("the first lists of the controller's kinds: {error}"));
     }
-    if !kinds.is_empty() {
+    if !watches.is_empty() {
+        let kinds: Vec<_> = watches.iter().map(|watch| watch.kind().to_string()).collect();
         return Some(format!("the first list of {}", kinds.join(" and of ")));
     }
     match &*context.versions.live.borrow() {

@@ -281,7 +281,6 @@ fn refused(need: &Need, problem: &str) -> NeedError {
     NeedError::Refused(format!("need {:?}: {problem}", need.id))
 }
 
-/// Returns the kind of the objects that a need selects.
 pub(super) fn kind_of(need: &Need) -> Kind {
     Kind::new(need.api_version.clone(), need.kind.clone())
 }

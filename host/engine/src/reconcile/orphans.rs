@@ -42,15 +42,11 @@ pub(super) async fn clear(
     if !is_waiting_for_deletion(error) {
         return Ok(false);
     }
-    let in_the_way: Vec<_> = refusals
-        .iter()
-        .filter_map(|refusal| {
-            let key = refusal.there.as_deref()?;
-            Some((key.clone(), run.context.caches.existing(key)?))
-        })
-        .filter(|(_, child)| !is_terminating(child) && is_ours(run.context.config.scope(), child))
-        .collect();
-    clear_all(run, Some(parent), in_the_way, changes).await
+    let there = refusals.iter().filter_map(|refusal| refusal.there.as_deref());
+    let there = there.filter_map(|key| Some((key.clone(), run.context.caches.existing(key)?)));
+    let scope = run.context.config.scope();
+    let in_the_way = there.filter(|(_, child)| !is_terminating(child) && is_ours(scope, child));
+    clear_all(run, Some(parent), in_the_way.collect(), changes).await
 }
 
 /// Deletes children of an earlier parent that nobody wants and the garbage collector has left, whether or not a
@@ -100,13 +96,9 @@ fn left_over(run: &Run<'_>, parent: Option<&DynamicObject>) -> Vec<(ChildRef, Ar
             // else.
             && (parent.is_some() || label(child, GENERATED_LABEL).is_none())
     };
-    run.context
-        .caches
-        .referring_to("", run.name)
-        .into_iter()
-        .filter(|child| is_left(child))
-        .map(|child| (ChildRef::of(&child), child))
-        .collect()
+    let referring = run.context.caches.referring_to("", run.name).into_iter();
+    let left = referring.filter(|child| is_left(child));
+    left.map(|child| (ChildRef::of(&child), child)).collect()
 }
 
 /// Returns whether one of them was deleted or changed.
@@ -136,10 +128,9 @@ async fn clear_all(
             Err(error) => failed.push(error),
         }
     }
-    if failed.is_empty() {
-        Ok(cleared)
-    } else {
-        Err(ReconcileError::Api(failed))
+    match failed.is_empty() {
+        true => Ok(cleared),
+        false => Err(ReconcileError::Api(failed)),
     }
 }
 

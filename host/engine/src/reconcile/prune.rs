@@ -10,6 +10,8 @@ use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
 
 use super::brakes::unless_silent;
+use super::error::ReconcileError;
+use super::outcome::Changes;
 use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_config::ControllerConfig;
@@ -25,17 +27,17 @@ use operator_host_desired::readiness::why_failed;
 /// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;
 
-/// Deletes unwanted children of the kinds that may go, except those before others that are not deleted yet. Returns the deleted
-/// ones and the errors of the deletions that failed. When the API server is overloaded or silent, it stops early and leaves the
-/// others to the next reconcile.
+/// Deletes unwanted children of the kinds that may go, except those before others that are not deleted yet. Returns whether it has
+/// deleted one. When the API server is overloaded or silent, it stops early and leaves the others to the next reconcile.
 pub(super) async fn prune(
     run: &Run<'_>,
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],
     plan: &Plan,
     may_go: impl Fn(&Kind) -> bool,
-) -> (Vec<ChildRef>, Vec<ApiError>) {
-    let (mut deleted, mut failed) = (Vec::new(), Vec::new());
+    changes: &mut Changes,
+) -> Result<bool, ReconcileError> {
+    let (before, mut failed) = (changes.deleted.len(), Vec::new());
     let named = plan.named();
     let proof = run.context.proof_key.proof();
     let is_unwanted = |child: &DynamicObject| {
@@ -66,7 +68,7 @@ pub(super) async fn prune(
     let mut results = pin!(stream::iter(requests).buffered(CONCURRENCY));
     while let Some((key, outcome)) = results.next().await {
         match outcome {
-            Ok(true) => deleted.push(key),
+            Ok(true) => changes.deleted.push(key),
             Ok(false) => {}
             Err(error) => {
                 // The next one would fail, too.
@@ -79,7 +81,10 @@ pub(super) async fn prune(
             }
         }
     }
-    (deleted, failed)
+    match failed.is_empty() {
+        true => Ok(changes.deleted.len() > before),
+        false => Err(ReconcileError::Api(failed)),
+    }
 }
 
 /// Returns when the dependents of a child are deleted. Something may wait until a workload's pods are gone, too. All

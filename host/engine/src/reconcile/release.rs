@@ -20,11 +20,8 @@ pub(super) async fn release(
     Snapshot { parent, children }: &Snapshot,
     released: &mut Vec<ChildRef>,
 ) -> Result<(), ReconcileError> {
-    let unknown = run
-        .context
-        .load_proof_key(parent, Some(&run.context.cluster.writer))
-        .await
-        .err();
+    let writer = Some(&run.context.cluster.writer);
+    let unknown = run.context.load_proof_key(parent, writer).await.err();
     let state = Some(hash_of((&parent.metadata.uid, &parent.metadata.annotations)));
     if unknown.is_none() && run.memory(|memory| memory.released) == state {
         return Ok(());

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
+use serde_json::Value;
 use tracing::{Span, warn};
 
 use super::context::{Context, ParentMemory};
+use operator_host_cluster::api_error::ApiError;
 use operator_host_contract::EventType;
 use operator_host_core::object::NamespacedName;
 
@@ -29,6 +31,15 @@ impl Run<'_> {
     pub(super) fn warn(&self, parent: &DynamicObject, reason: &str, note: &str) {
         warn!("{note}");
         self.context.publish(parent, EventType::Warning, reason, note);
+    }
+
+    /// Merges a body into the parent.
+    pub(super) async fn merge(&self, body: &Value) -> Result<DynamicObject, ApiError> {
+        let (objects, manager) = (
+            self.context.cluster.own_requests(),
+            self.context.config.field_manager(),
+        );
+        objects.merge(self.name, body, &manager).await
     }
 
     /// Takes the state of the caches.

@@ -164,11 +164,7 @@ async fn record(
     // A parent that was made again in the meantime has another UID.
     let body =
         json!({ "metadata": { "uid": parent.metadata.uid, "annotations": { RECORD_ANNOTATION: text } } });
-    let objects = run.context.cluster.own_requests();
-    match objects
-        .merge(run.name, &body, &run.context.config.field_manager())
-        .await
-    {
+    match run.merge(&body).await {
         Ok(answer) => {
             run.context.record_parent(parent, None, answer);
             let mut parent = DynamicObject::clone(parent);

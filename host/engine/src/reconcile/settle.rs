@@ -249,13 +249,7 @@ async fn prune_and_judge(
         let waits_for = |waiting: &Waiting| waiting.kind.is_version_of(kind);
         applied.waiting.is_empty() || applied.waiting.iter().any(waits_for)
     };
-    let (deleted, failed) = prune(run, parent, observed, &plan, may_go).await;
-    let changed = changed || !deleted.is_empty();
-    changes.deleted.extend(deleted);
-    if !failed.is_empty() {
-        return Err(ReconcileError::Api(failed));
-    }
-    if changed {
+    if prune(run, parent, observed, &plan, may_go, changes).await? || changed {
         return Ok(Judged::Changed);
     }
     Ok(Judged::As(match applied.waiting.into_iter().next() {

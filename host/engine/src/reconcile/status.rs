@@ -72,12 +72,8 @@ fn fit(
     status: &mut Map<String, Value>,
     update: &StatusUpdate<'_>,
 ) -> bool {
-    let left_out = run
-        .context
-        .cluster
-        .served
-        .status
-        .fit(status, update.fields.is_some());
+    let fields = &run.context.cluster.served.status;
+    let left_out = fields.fit(status, update.fields.is_some());
     for problem in &left_out {
         let is_news = {
             let mut told = lock(&run.context.state.narrow);

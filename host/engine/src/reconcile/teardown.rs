@@ -41,11 +41,7 @@ pub(super) async fn delete_in_order(
             None => return Ok(None),
         }
     }
-    let (deleted, failed) = prune(run, parent, &children, &Plan::default(), |_| true).await;
-    changes.deleted.extend(deleted);
-    if !failed.is_empty() {
-        return Err(ReconcileError::Api(failed));
-    }
+    prune(run, parent, &children, &Plan::default(), |_| true, changes).await?;
     let left = owned(run, parent);
     if left.is_empty() {
         return Ok(None);

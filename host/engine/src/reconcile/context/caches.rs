@@ -151,7 +151,6 @@ impl Caches {
         Some(LiveChild { object, managed })
     }
 
-    /// Removes a deleted child from the cache.
     pub(crate) fn forget_child(&self, key: &ChildRef, uid: &str) {
         if let Some(watch) = self.watch_of(key) {
             watch.forget(&key.name, uid);

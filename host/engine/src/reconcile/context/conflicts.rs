@@ -169,12 +169,10 @@ impl Conflicts {
         }
     }
 
-    /// Forgets a child that was deleted.
     pub(crate) fn forget(&mut self, key: &ChildRef) {
         self.0.remove(key);
     }
 
-    /// Forgets all children.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

@@ -151,7 +151,6 @@ impl ParentMemory {
         self.status.pace = self.status.pace.take().filter(|pace| !pace.is_over(now));
     }
 
-    /// Returns the pace of a child.
     pub(crate) fn pace(&mut self, child: Identity) -> &mut Pace {
         let pace = self.paces.entry(child);
         pace.or_insert_with(|| Pace::new(Instant::now()))
@@ -191,7 +190,6 @@ impl ParentMemory {
 }
 
 impl StatusMemory {
-    /// Returns the pace of the status.
     pub(crate) fn pace(&mut self) -> &mut Pace {
         self.pace.get_or_insert_with(|| Pace::new(Instant::now()))
     }

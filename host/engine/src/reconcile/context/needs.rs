@@ -35,7 +35,6 @@ enum Required {
     Nothing,
 }
 
-/// A need of a parent.
 struct Entry {
     parent: NamespacedName,
     namespace: Option<String>,

@@ -78,7 +78,6 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Begins with no write.
     pub(crate) const fn new(now: Instant) -> Self {
         Self {
             writes: 0,
@@ -103,7 +102,6 @@ impl Pace {
         }
     }
 
-    /// Notes a write.
     pub(crate) fn wrote(&mut self, cause: Cause, now: Instant) {
         self.writes = self.counted(now).saturating_add(1);
         self.is_published &= self.delay().is_some();

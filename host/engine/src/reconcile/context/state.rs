@@ -109,7 +109,6 @@ impl ControllerState {
         lock(&self.held).remove(object);
     }
 
-    /// Forgets a deleted parent.
     pub(crate) fn forget(&self, parent: &NamespacedName) {
         self.note_unready(parent, None);
         self.let_go(parent);

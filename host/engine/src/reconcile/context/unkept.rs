@@ -62,22 +62,18 @@ impl Unkept {
         fields.told = told;
         let message = (!new.is_empty()).then(|| {
             let paths = first_few(&new, SHOWN, ", ");
-            match &fields.refused {
-                Some(refused) => {
-                    let message = format!(
-                        "{key}: {paths}{refused}. The host leaves it so: list it in the child's annotation {LEAVE_ANNOTATION}, or let \
-                         the plugin want the current value"
-                    );
-                    (FIELDS_REFUSED, message)
-                }
-                None => {
-                    let message = format!(
-                        "{key}: the API server, or a policy at admission, does not keep {paths}. Leave that out of what the plugin \
-                         wants, or change the policy or the API server that drops it"
-                    );
-                    (FIELDS_DROPPED, message)
-                }
-            }
+            let Some(refused) = &fields.refused else {
+                let message = format!(
+                    "{key}: the API server, or a policy at admission, does not keep {paths}. Leave that out of what the plugin wants, \
+                     or change the policy or the API server that drops it"
+                );
+                return (FIELDS_DROPPED, message);
+            };
+            let message = format!(
+                "{key}: {paths}{refused}. The host leaves it so: list it in the child's annotation {LEAVE_ANNOTATION}, or let the \
+                 plugin want the current value"
+            );
+            (FIELDS_REFUSED, message)
         });
         if fields.told.is_empty() && fields.known.is_empty() {
             self.0.remove(key);
@@ -85,7 +81,6 @@ impl Unkept {
         message
     }
 
-    /// Forgets a child that was deleted.
     pub(crate) fn forget(&mut self, key: &ChildRef) {
         self.0.remove(key);
     }

@@ -11,7 +11,9 @@ use crate::reconcile::run::Run;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_contract::Condition;
 use operator_host_core::clock::now;
-use operator_host_desired::conditions::{StatusUpdate, current, is_host_field, is_host_type, render};
+use operator_host_desired::conditions::{
+    StatusUpdate, conditions_of, current, is_host_field, is_host_type, render,
+};
 
 /// What an answer said; see the module.
 #[derive(Clone, Debug)]
@@ -81,8 +83,8 @@ pub(crate) async fn shown(
         true => run.context.cluster.own_requests().read(run.name).await?,
         false => None,
     };
-    let own = own.map(|fresh| owned::status(&fresh, &run.context.config.field_manager()));
-    let own = own.unwrap_or_default();
+    let manager = run.context.config.field_manager();
+    let own = own.map_or_else(Map::new, |fresh| owned::status(&fresh, &manager));
     for (name, value) in stored {
         if is_host_field(name) || !(status.contains_key(name) || own.contains_key(name)) {
             status.insert(name.clone(), value.clone());
@@ -94,8 +96,7 @@ pub(crate) async fn shown(
             all.push(render(condition, stored, parent.metadata.generation, now()));
         }
     }
-    let others = stored.get("conditions").and_then(Value::as_array);
-    for other in others.into_iter().flatten() {
+    for other in conditions_of(stored) {
         if all.iter().all(|condition| condition["type"] != other["type"]) {
             all.push(other.clone());
         }
