@@ -188,10 +188,8 @@ impl Proving {
             let configured = config.has_changed().unwrap_or(false);
             config.mark_unchanged();
             overtaken.mark_unchanged();
-            let name_now = objects
-                .borrow_and_update()
-                .as_ref()
-                .map(|it| it.definition.clone());
+            let objects_now = objects.borrow_and_update().clone();
+            let name_now = objects_now.map(|it| it.definition);
             let state_now = state.borrow_and_update().clone();
             let known = match (name_now, state_now) {
                 (None, _) => None,
@@ -271,9 +269,9 @@ impl Proving {
         }
         *last_logged = wrong;
         Orders {
-            promote: promote
+            promote: [promote, config.proving.promote.clone()]
                 .into_iter()
-                .chain(config.proving.promote.clone())
+                .flatten()
                 .collect(),
             pin: pin.or_else(|| config.proving.pin.clone()),
             definition: definition.and_then(|definition| definition.metadata.generation),
@@ -521,9 +519,7 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         first.map(|name| Blamed::new(name, message)).collect()
     };
     // Without a live version there is nothing to compare with. What an answer has of other kinds is refused below.
-    let beyond = live
-        .map(|live| beyond(config, live, candidate))
-        .unwrap_or_default();
+    let beyond = live.map_or_else(Vec::new, |live| beyond(config, live, candidate));
     if !beyond.is_empty() {
         let (name, beyond) = (&config.name, beyond.join(" or "));
         let message = format!("the configuration of the controller {name:?} does not allow it {beyond}");
@@ -670,14 +666,12 @@ fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<S
     let (before, after) = (live.description(), candidate.description());
     let children = &config.rules.children;
     let makes = after.makes.iter().filter(|kind| !before.makes.contains(kind));
-    let makes = makes
-        .filter(|kind| !children.contains_key(kind))
-        .map(|kind| ("create", kind));
+    let makes = makes.filter(|kind| !children.contains_key(kind));
     let reads = after.reads.iter().filter(|kind| !before.reads.contains(kind));
-    let reads = reads
-        .filter(|kind| !config.reads.contains(kind))
-        .map(|kind| ("read", kind));
-    let all = makes.chain(reads);
+    let reads = reads.filter(|kind| !config.reads.contains(kind));
+    let all = makes
+        .map(|kind| ("create", kind))
+        .chain(reads.map(|kind| ("read", kind)));
     all.map(|(verb, kind)| format!("to {verb} objects of the kind {kind}"))
         .collect()
 }

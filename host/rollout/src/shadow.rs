@@ -76,11 +76,8 @@ impl Known {
                 read(&context.cluster.served.parent.definition_name()).await?
             }
         };
-        let custom = config
-            .rules
-            .children
-            .keys()
-            .filter(|kind| !is_built_in(kind.group()));
+        let children = config.rules.children.keys();
+        let custom = children.filter(|kind| !is_built_in(kind.group()));
         let mut definitions = Vec::new();
         for resource in custom.filter_map(|kind| context.cluster.served.others.get(kind)) {
             definitions.extend(read(&resource.definition_name()).await?);
@@ -150,13 +147,9 @@ impl Snapshot {
         if is_terminating(&self.parent) {
             return 0;
         }
-        let removals = self
-            .children
-            .iter()
-            .filter_map(|child| self.removable(context, child));
-        removals
-            .filter(|(_, removal)| *removal == Removal::Delete)
-            .count()
+        let children = self.children.iter();
+        let removals = children.filter_map(|child| self.removable(context, child));
+        removals.filter(|(_, it)| *it == Removal::Delete).count()
     }
 
     /// Returns the effect that a version, which is [proving](Plugin::proving), would have on this object. `values` are those of Secrets in its other answers.
@@ -261,9 +254,8 @@ fn failed(parent: &DynamicObject, has_children: bool) -> bool {
 }
 
 fn bodies(plan: &Plan) -> impl Iterator<Item = Value> {
-    plan.desired
-        .iter()
-        .map(|child| without_host_metadata(child.new_body()))
+    let children = plan.desired.iter();
+    children.map(|child| without_host_metadata(child.new_body()))
 }
 
 /// Returns an answer in the form that is compared and shown, without empty parts.

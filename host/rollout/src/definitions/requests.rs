@@ -131,10 +131,8 @@ impl<'a> Requests<'a> {
             Err(error) => return Some(error.to_string()),
         };
         for (type_, is_needed) in [("NamesAccepted", false), ("Established", true)] {
-            let mut conditions = definition["status"]["conditions"]
-                .as_array()
-                .into_iter()
-                .flatten();
+            let conditions = definition["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
             match conditions.find(|condition| condition["type"] == type_) {
                 Some(condition) if condition["status"] == "True" => {}
                 Some(condition) if condition["status"] == "False" => {
