@@ -121,17 +121,13 @@ pub struct Network {
     bits: u32,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct RawFile {
     log: Option<String>,
-    #[serde(default)]
     namespaces: Vec<Text<Label>>,
-    #[serde(default)]
     leadership: LeadershipMode,
-    #[serde(default)]
     lease: LeadershipConfig,
-    #[serde(default)]
     endpoints: Vec<serde_saphyr::Spanned<Endpoint>>,
 }
 

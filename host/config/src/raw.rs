@@ -31,23 +31,18 @@ use operator_host_core::crd::known::BuiltIn;
 use operator_host_core::digest::Digest;
 use operator_host_core::object::{is_built_in, secret};
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawConfig {
     plugins: Option<PathBuf>,
-    #[serde(default)]
     namespaces: Vec<Text<Label>>,
     log: Option<Text<LogFilter>>,
     controllers: Option<Vec<Spanned<RawController>>>,
-    #[serde(default)]
     leadership: LeadershipMode,
-    #[serde(default)]
     lease: LeadershipConfig,
     webhook: Option<WebhookConfig>,
     host_namespace: Option<Text<Label>>,
-    #[serde(default)]
     registry: RawRegistry,
-    #[serde(default)]
     definitions: DefinitionsMode,
     ceilings: Option<Vec<Ceilings>>,
 }

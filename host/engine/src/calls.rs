@@ -95,7 +95,7 @@ impl Calls {
         record_all!(
             span,
             operator.controller = self.controller,
-            plugin.objects = i64::try_from(objects).unwrap_or(i64::MAX),
+            plugin.objects = count(objects),
         );
         observe(&self.metrics, export.as_str(), &span, call, |_| None).await
     }

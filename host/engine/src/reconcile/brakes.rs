@@ -23,7 +23,7 @@ use operator_host_desired::conditions::FIELD_CONTESTED;
 use operator_host_desired::plan::Desired;
 
 /// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
-const MAX_PATH: usize = 256;
+pub(super) const MAX_PATH: usize = 256;
 
 /// Reports whether a child that has drifted is not applied now, because it was changed back again and again.
 pub(super) fn is_on_hold(
