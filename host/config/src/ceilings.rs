@@ -147,28 +147,8 @@ pub fn entry_for<'a>(all: &'a [Ceilings], controller: &ControllerConfig) -> Opti
     })
 }
 
-/// Checks a controller of the cluster. `folder` is that of the plugins, `is_signed` says whether the host demands signatures.
-///
-/// # Errors
-/// The first thing that is not allowed, with the ceiling that does not allow it.
-pub(super) fn check(
-    all: &[Ceilings],
-    controller: &ControllerConfig,
-    folder: &Path,
-    is_signed: bool,
-) -> Result<(), String> {
-    match entry_for(all, controller) {
-        Some((index, entry)) => entry.check(&format!("ceilings[{index}]"), controller, folder, is_signed),
-        None => Err(format!(
-            "no entry of `ceilings` in the host's configuration is for a Controller named {:?} with {}",
-            controller.name,
-            source(&controller.plugin)
-        )),
-    }
-}
-
 /// Names the place of a plugin, and the field that allows it.
-fn source(plugin: &Location) -> String {
+pub(super) fn source(plugin: &Location) -> String {
     match plugin {
         Location::ConfigMap(key) => match &key.namespace {
             Some(namespace) => {
@@ -212,8 +192,9 @@ impl Ceilings {
         }
     }
 
-    /// Checks a controller that this is for. `entry` is its place in the file.
-    fn check(
+    /// Checks a controller that this is for. `entry` is its place in the file, `folder` that of the plugins, and `is_signed` whether
+    /// the host demands signatures.
+    pub(super) fn check(
         &self,
         entry: &str,
         controller: &ControllerConfig,

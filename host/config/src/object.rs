@@ -85,8 +85,16 @@ impl Config {
         let Some(ceilings) = &self.ceilings else {
             return Err("the host's configuration has no section `ceilings`".to_owned());
         };
-        let check = |config| ceilings::check(ceilings, config, &self.places.folder, self.keys.is_some());
-        object.configs.iter().try_for_each(check)
+        let (folder, is_signed) = (&self.places.folder, self.keys.is_some());
+        let mut configs = object.configs.iter();
+        configs.try_for_each(|config| match ceilings::entry_for(ceilings, config) {
+            Some((index, entry)) => entry.check(&format!("ceilings[{index}]"), config, folder, is_signed),
+            None => Err(format!(
+                "no entry of `ceilings` in the host's configuration is for a Controller named {:?} with {}",
+                config.name,
+                ceilings::source(&config.plugin)
+            )),
+        })
     }
 
     /// Completes the ceilings with the host's own namespace. An empty name stands for it, too: a Controller need not name it.

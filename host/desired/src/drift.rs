@@ -276,13 +276,7 @@ impl Walk<'_> {
             .unwrap_or_default()
     }
 
-    fn list(
-        &self,
-        place: &Value,
-        body: &[Value],
-        live: Option<&Value>,
-        trail: &Trail<'_>,
-    ) -> Vec<Difference> {
+    fn list(&self, place: &Value, body: &[Value], live: Option<&Value>, to: &Trail<'_>) -> Vec<Difference> {
         let elements = Elements::of(place);
         let live = live.and_then(Value::as_array).into_iter().flatten().enumerate();
         let by_name: HashMap<usize, (usize, &Value)> = live
@@ -291,18 +285,18 @@ impl Walk<'_> {
         let assigned = elements.assign(body);
         let found = assigned.iter().zip(body).flat_map(|(at, body)| {
             let Some(at) = at else {
-                return Trail::to(Step::Element(body, ""), Some(trail)).differs(Cause::Lost);
+                return Trail::to(Step::Element(body, ""), Some(to)).differs(Cause::Lost);
             };
             let (name, place) = elements.at(*at);
             let live = by_name.get(at).map(|(_, live)| *live);
             let step = Step::Element(live.unwrap_or(body), name);
-            self.value(place, body, live, &Trail::to(step, Some(trail)))
+            self.value(place, body, live, &Trail::to(step, Some(to)))
         });
         let mut found: Vec<_> = found.collect();
         let positions = assigned.iter().flatten();
         let positions = positions.filter_map(|at| Some(by_name.get(at)?.0));
         if elements.are_keyed() && !positions.is_sorted() {
-            found.extend(trail.differs(Cause::Lost));
+            found.extend(to.differs(Cause::Lost));
         }
         found
     }

@@ -9,7 +9,7 @@ use tracing::{Span, record_all};
 pub use self::action::Action;
 use self::call::{check_readable, check_valid};
 use self::context::{Context, FailureMemory};
-use self::error::ReconcileError;
+use self::error::{ReconcileError, Result};
 use self::failure::{count_failure, fail, is_transient, mark_repeated, note, status_not_written};
 use self::finalizer::{Stage, add_finalizer, finalizer_of_another, has_finalizer, remove_finalizer};
 use self::freshness::up_to_date;
@@ -131,11 +131,7 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
 }
 
 /// Tells how the reconcile of a parent ended, and returns when to reconcile it next.
-async fn conclude(
-    run: &Run<'_>,
-    parent: &Arc<DynamicObject>,
-    result: Result<Outcome, ReconcileError>,
-) -> Action {
+async fn conclude(run: &Run<'_>, parent: &Arc<DynamicObject>, result: Result<Outcome>) -> Action {
     let answer = match result {
         Ok(Outcome::Settled(answer)) => answer,
         Ok(Outcome::ParentChanged | Outcome::Released | Outcome::Loading) => {
@@ -160,11 +156,7 @@ async fn conclude(
 }
 
 /// Reconciles a parent that is up to date and not paused.
-async fn converge(
-    run: &Run<'_>,
-    mut snapshot: Snapshot,
-    changes: &mut Changes,
-) -> Result<Outcome, ReconcileError> {
+async fn converge(run: &Run<'_>, mut snapshot: Snapshot, changes: &mut Changes) -> Result<Outcome> {
     release(run, &snapshot, &mut changes.updated).await?;
     if !changes.updated.is_empty() {
         snapshot = run.snapshot(snapshot.parent);
@@ -225,7 +217,7 @@ async fn wind_down(
     mut parent: Arc<DynamicObject>,
     answer: FinalAnswer,
     changes: &mut Changes,
-) -> Result<Outcome, ReconcileError> {
+) -> Result<Outcome> {
     if let Some(reason) = teardown::delete_in_order(run, &mut parent, changes).await? {
         return Ok(Outcome::Settled(FinalAnswer {
             verdict: Some(Verdict::CleaningUp(reason)),

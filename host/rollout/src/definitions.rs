@@ -421,13 +421,14 @@ impl Installer {
         &self,
         current: &Current,
         requests: &Requests<'_>,
-        Write {
+        write: Write,
+        mut deciding: OwnedMutexGuard<Option<Instant>>,
+    ) -> Result<(), Refusal> {
+        let Write {
             body,
             force,
             is_change,
-        }: Write,
-        mut deciding: OwnedMutexGuard<Option<Instant>>,
-    ) -> Result<(), Refusal> {
+        } = write;
         let (client, writer, manager) = (self.client.clone(), current.writer.clone(), self.manager(current));
         let controller = current.config.name.clone();
         let name = requests.name.name.clone();

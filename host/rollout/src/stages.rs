@@ -64,6 +64,9 @@ impl Reached {
     }
 }
 
+/// A stage that is reached, and the parents that have the version in it.
+type Stage = (Reached, Vec<Cohort>);
+
 /// Gives a proved version to the parents of one stage after another. Returns once it may become live for all.
 pub(super) async fn run(
     proving: &Proving,
@@ -72,7 +75,7 @@ pub(super) async fn run(
 ) -> Result<(), Box<HeldBack>> {
     let (record, canary) = (&*proving.record, &proving.canary);
     let digest = candidate.digest().to_string();
-    let mut now: Option<(Reached, Vec<Cohort>)> = None;
+    let mut now: Option<Stage> = None;
     loop {
         if *record.known().borrow() == Some(Recorded::Version(*candidate.digest())) {
             // Another leader has finished it.
@@ -89,7 +92,7 @@ pub(super) async fn run(
         let (context, stages) = (&*context, &context.config.proving.stages);
         let (reached, cohorts) = match now.take() {
             Some(now) => now,
-            None => match resumed(context, record, &digest, stages).await {
+            None => match resumed(context, record, &digest).await {
                 Ok(resumed) => resumed,
                 Err(error) => {
                     let what = "it is proved; the stage that it has reached cannot be read";
@@ -100,11 +103,8 @@ pub(super) async fn run(
             },
         };
         if reached.has_failed {
-            let message = format!(
-                "it was taken back in stage {} of {} before",
-                reached.stage + 1,
-                stages.len()
-            );
+            let (stage, all) = (reached.stage + 1, stages.len());
+            let message = format!("it was taken back in stage {stage} of {all} before");
             return Err(failed(message, Vec::new()));
         }
         // A file that has other stages by now.
@@ -127,10 +127,9 @@ pub(super) async fn run(
             ready(&chosen.chosen),
             stage.wait,
         ));
-        if chosen.chosen.is_empty() && self::cohorts(context, stages, reached.stage, reached.last) != cohorts
-        {
+        if chosen.chosen.is_empty() && self::cohorts(context, reached.stage, reached.last) != cohorts {
             // All of them were deleted, perhaps because of the new version.
-            now = Some(begin(context, record, &digest, stages, reached.stage, reached.last).await);
+            now = Some(begin(context, record, &digest, reached.stage, reached.last).await);
             continue;
         }
         if elapsed < stage.wait || chosen.is_busy(context) {
@@ -162,26 +161,21 @@ pub(super) async fn run(
         if next == stages.len() {
             break;
         }
-        now = Some(begin(context, record, &digest, stages, next, reached.last).await);
+        now = Some(begin(context, record, &digest, next, reached.last).await);
     }
     record.write_stage(None).await;
     Ok(())
 }
 
 /// Returns the stage that a version has reached, or begins the first.
-async fn resumed(
-    context: &Context,
-    record: &LiveRecord,
-    digest: &str,
-    stages: &[StageConfig],
-) -> Result<(Reached, Vec<Cohort>), String> {
+async fn resumed(context: &Context, record: &LiveRecord, digest: &str) -> Result<Stage, String> {
     let recorded = Reached::read(record).await?;
     match recorded.filter(|reached| reached.digest == digest) {
         Some(reached) => {
-            let cohorts = cohorts(context, stages, reached.stage, reached.last);
+            let cohorts = cohorts(context, reached.stage, reached.last);
             Ok((reached, cohorts))
         }
-        None => Ok(begin(context, record, digest, stages, 0, 0).await),
+        None => Ok(begin(context, record, digest, 0, 0).await),
     }
 }
 
@@ -206,15 +200,8 @@ pub async fn resume(context: &Context, record: &LiveRecord) {
 }
 
 /// Begins a stage, and records it. `last` is of the stage before.
-async fn begin(
-    context: &Context,
-    record: &LiveRecord,
-    digest: &str,
-    stages: &[StageConfig],
-    stage: usize,
-    last: u64,
-) -> (Reached, Vec<Cohort>) {
-    let cohorts = cohorts(context, stages, stage, last);
+async fn begin(context: &Context, record: &LiveRecord, digest: &str, stage: usize, last: u64) -> Stage {
+    let cohorts = cohorts(context, stage, last);
     let first = cohorts.iter().find_map(|cohort| match cohort {
         Cohort::First(last) => Some(*last),
         Cohort::Labeled(_) => None,
@@ -234,7 +221,8 @@ async fn begin(
 }
 
 /// Returns the parents of a stage and of those before it: the first of them up to the hash `last` or a greater one.
-fn cohorts(context: &Context, stages: &[StageConfig], stage: usize, last: u64) -> Vec<Cohort> {
+fn cohorts(context: &Context, stage: usize, last: u64) -> Vec<Cohort> {
+    let stages = &context.config.proving.stages;
     let mut hashes: Vec<u64> = all(context).iter().map(|parent| hash(parent)).collect();
     hashes.sort_unstable();
     cohorts_of(&hashes, &stages[..=stage.min(stages.len() - 1)], last)

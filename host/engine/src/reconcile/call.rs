@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
-use super::error::ReconcileError;
+use super::error::{ReconcileError, Result};
 use super::evaluate::{EvaluateError, evaluate};
 use super::run::Run;
 use crate::calls::{observe, span_of_call};
@@ -22,7 +22,7 @@ pub(super) async fn call(
     plugin: &Plugin,
     export: Export,
     subject: &Request,
-) -> Result<(Response, Option<Share>), ReconcileError> {
+) -> Result<(Response, Option<Share>)> {
     let parent = &subject.parent;
     run.memory(|memory| {
         // A change that the plugin made in a parent that it decorates must not reset its pace.
@@ -68,7 +68,7 @@ fn too_large(children: &[Arc<DynamicObject>], error: CallError) -> CallError {
 }
 
 /// Checks that the plugin can be shown the parent.
-pub(super) fn check_readable(parent: &DynamicObject) -> Result<(), ReconcileError> {
+pub(super) fn check_readable(parent: &DynamicObject) -> Result<()> {
     match is_unreadable(parent) {
         true => Err(ReconcileError::Unreadable),
         false => Ok(()),
@@ -77,11 +77,7 @@ pub(super) fn check_readable(parent: &DynamicObject) -> Result<(), ReconcileErro
 
 /// Asks the plugin whether the parent is valid: it may be older than the webhook, or have been written while that did not
 /// answer.
-pub(super) async fn check_valid(
-    run: &Run<'_>,
-    plugin: &Plugin,
-    parent: &Arc<DynamicObject>,
-) -> Result<(), ReconcileError> {
+pub(super) async fn check_valid(run: &Run<'_>, plugin: &Plugin, parent: &Arc<DynamicObject>) -> Result<()> {
     if !plugin.description().validates {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::error::ReconcileError;
+use super::error::Result;
 use super::finalizer::{has_finalizer, is_cleaned_up, remove_finalizer};
 use super::outcome::{FinalAnswer, Outcome};
 use super::release::release;
@@ -49,11 +49,7 @@ pub(super) fn time_left(run: &Run<'_>, parent: &DynamicObject) -> Option<Duratio
 }
 
 /// Releases the parent without its cleanup, and reports it. `why` is the reason why the cleanup is not done.
-pub(super) async fn abandon(
-    run: &Run<'_>,
-    parent: &Arc<DynamicObject>,
-    why: &str,
-) -> Result<Outcome, ReconcileError> {
+pub(super) async fn abandon(run: &Run<'_>, parent: &Arc<DynamicObject>, why: &str) -> Result<Outcome> {
     // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
     release(run, &run.snapshot(Arc::clone(parent)), &mut Vec::new()).await?;
     let limit = run.context.config.release_after.unwrap_or_default();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::action::Action;
 use super::brakes::held_child;
 use super::context::pace::Cause;
-use super::error::ReconcileError;
+use super::error::{ReconcileError, Result};
 use super::failure::{count_failure, log_once};
 use super::freshness;
 use super::outcome::Changes;
@@ -60,11 +60,7 @@ pub(super) enum Decorated {
 }
 
 /// Applies a body that [`body_for`] has returned.
-pub(super) async fn decorate(
-    run: &Run<'_>,
-    parent: &DynamicObject,
-    body: &Value,
-) -> Result<Decorated, ReconcileError> {
+pub(super) async fn decorate(run: &Run<'_>, parent: &DynamicObject, body: &Value) -> Result<Decorated> {
     let manager = run.context.config.field_manager();
     let Some((live, managed)) = run.context.caches.managed_parent(run.name) else {
         return Ok(Decorated::ParentChanged);
@@ -107,7 +103,7 @@ pub(super) async fn decorate(
     })
 }
 
-async fn take_back(run: &Run<'_>, object: &DynamicObject) -> Result<(), ReconcileError> {
+async fn take_back(run: &Run<'_>, object: &DynamicObject) -> Result<()> {
     let body = parent_fields::body(object, &Map::new(), &[]).map_err(ReconcileError::FieldsRefused)?;
     decorate(run, object, &body).await.map(drop)
 }

@@ -59,6 +59,9 @@ pub(super) enum ReconcileError {
     Unsettled { calls: usize },
 }
 
+/// The result of a step of a reconcile.
+pub(super) type Result<T, E = ReconcileError> = std::result::Result<T, E>;
+
 /// Why the rest of an answer has no effect.
 #[derive(Debug)]
 pub(super) enum Stop {

@@ -11,7 +11,7 @@ use super::action::Action;
 use super::brakes;
 use super::cleanup_deadline::time_left;
 use super::context::Context;
-use super::error::{ReconcileError, is_waiting_for_deletion};
+use super::error::{ReconcileError, Result, is_waiting_for_deletion};
 use super::going::without_advice;
 use super::needs::NeedError;
 use super::run::Run;
@@ -207,7 +207,7 @@ fn may_pass(run: &Run<'_>) -> bool {
 
 /// Tells internal errors that the API server repeats word for word from an outage. If it is one, the status cannot be
 /// written, either.
-pub(super) fn mark_repeated<T>(run: &Run<'_>, result: &mut Result<T, ReconcileError>) {
+pub(super) fn mark_repeated<T>(run: &Run<'_>, result: &mut Result<T>) {
     let errors = match result {
         Err(ReconcileError::Api(errors)) => errors.as_mut_slice(),
         _ => &mut [],

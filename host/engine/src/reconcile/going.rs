@@ -9,7 +9,7 @@ use kube::Api;
 use kube::core::DynamicObject;
 use tracing::warn;
 
-use super::error::ReconcileError;
+use super::error::{ReconcileError, Result};
 use super::finalizer::{has_finalizer, remove_finalizer};
 use super::outcome::{FinalAnswer, Outcome};
 use super::run::Run;
@@ -25,7 +25,7 @@ pub(super) async fn release_or(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
     error: ReconcileError,
-) -> Result<Outcome, ReconcileError> {
+) -> Result<Outcome> {
     let has_lost_permissions = is_terminating(parent)
         && has_finalizer(&run.context.config, parent)
         && error.is_missing_permission()

@@ -13,7 +13,7 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::error::{ReconcileError, is_waiting_for_deletion};
+use super::error::{ReconcileError, Result, is_waiting_for_deletion};
 use super::outcome::Changes;
 use super::prune::delete;
 use super::release::disown;
@@ -35,7 +35,7 @@ pub(super) async fn clear(
     parent: &DynamicObject,
     error: &ReconcileError,
     changes: &mut Changes,
-) -> Result<bool, ReconcileError> {
+) -> Result<bool> {
     let ReconcileError::Refused(refusals) = error else {
         return Ok(false);
     };
@@ -107,7 +107,7 @@ async fn clear_all(
     parent: Option<&DynamicObject>,
     mut children: Vec<(ChildRef, Arc<DynamicObject>)>,
     changes: &mut Changes,
-) -> Result<bool, ReconcileError> {
+) -> Result<bool> {
     if children.is_empty() {
         return Ok(false);
     }

@@ -10,7 +10,7 @@ use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
 
 use super::brakes::unless_silent;
-use super::error::ReconcileError;
+use super::error::{ReconcileError, Result};
 use super::outcome::Changes;
 use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
@@ -36,7 +36,7 @@ pub(super) async fn prune(
     plan: &Plan,
     may_go: impl Fn(&Kind) -> bool,
     changes: &mut Changes,
-) -> Result<bool, ReconcileError> {
+) -> Result<bool> {
     let (before, mut failed) = (changes.deleted.len(), Vec::new());
     let named = plan.named();
     let proof = run.context.proof_key.proof();

@@ -4,7 +4,7 @@
 use kube::core::DynamicObject;
 use serde_json::json;
 
-use super::error::ReconcileError;
+use super::error::{ReconcileError, Result};
 use super::run::{Run, Snapshot};
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::child_rules::Removal;
@@ -19,7 +19,7 @@ pub(super) async fn release(
     run: &Run<'_>,
     Snapshot { parent, children }: &Snapshot,
     released: &mut Vec<ChildRef>,
-) -> Result<(), ReconcileError> {
+) -> Result<()> {
     let writer = Some(&run.context.cluster.writer);
     let unknown = run.context.load_proof_key(parent, writer).await.err();
     let state = Some(hash_of((&parent.metadata.uid, &parent.metadata.annotations)));

@@ -11,7 +11,7 @@ use super::apply::{Applied, apply};
 use super::brakes::BACK_OFF;
 use super::call::call;
 use super::decorate::{self, Decorated, decorate};
-use super::error::{ReconcileError, Stop};
+use super::error::{ReconcileError, Result, Stop};
 use super::evaluate::export_for;
 use super::going::is_namespace_going;
 use super::orphans;
@@ -40,7 +40,7 @@ pub(super) async fn settle(
     plugin: &Plugin,
     mut snapshot: Snapshot,
     changes: &mut Changes,
-) -> Result<Outcome, ReconcileError> {
+) -> Result<Outcome> {
     let export = export_for(plugin, &snapshot.parent);
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
@@ -238,7 +238,7 @@ async fn prune_and_judge(
     observed: &[Arc<DynamicObject>],
     realized: Realized,
     changes: &mut Changes,
-) -> Result<Judged, ReconcileError> {
+) -> Result<Judged> {
     let Realized {
         plan,
         applied,
@@ -274,7 +274,7 @@ fn make_plan(
     parent: &DynamicObject,
     shown: &[Arc<DynamicObject>],
     response: &Response,
-) -> Result<Plan, ReconcileError> {
+) -> Result<Plan> {
     let plan = run.context.plan(plugin, parent, shown, response);
     let plan = plan.map_err(ReconcileError::Refused)?;
     // Those of a kind that a child defines, and that is not served yet, wait.

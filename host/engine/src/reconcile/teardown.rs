@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 
-use super::error::ReconcileError;
+use super::error::Result;
 use super::finalizer::{is_cleaned_up, record_cleanup};
 use super::outcome::Changes;
 use super::prune::prune;
@@ -26,7 +26,7 @@ pub(super) async fn delete_in_order(
     run: &Run<'_>,
     parent: &mut Arc<DynamicObject>,
     changes: &mut Changes,
-) -> Result<Option<Reason>, ReconcileError> {
+) -> Result<Option<Reason>> {
     let children = owned(run, parent);
     let is_orphaned = parent.finalizers().iter().any(|finalizer| finalizer == ORPHAN);
     // The last child names none that is left: the mark on the parent tells that it is the last one of an order.
