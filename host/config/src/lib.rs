@@ -293,6 +293,13 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    fn read(what: &'static str, file: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let file = file.to_owned();
+        move |error| Self::Read { what, file, error }
+    }
+}
+
 impl Config {
     /// Returns where the host looks for the objects of a kind: in its namespaces; or everywhere (`None`), as for a kind that is not
     /// namespaced.
@@ -322,11 +329,7 @@ impl Config {
 }
 
 fn read(file: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(file).map_err(|error| ConfigError::Read {
-        what: "configuration",
-        file: file.to_owned(),
-        error,
-    })
+    std::fs::read_to_string(file).map_err(ConfigError::read("configuration", file))
 }
 
 /// Default of [`ControllerConfig::concurrency`].

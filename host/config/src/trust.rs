@@ -73,11 +73,7 @@ impl Keys {
     /// # Errors
     /// When the file cannot be read or is neither.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let bytes = files::read(file, KEYS_LIMIT).map_err(|error| ConfigError::Read {
-            what: "keys",
-            file: file.to_owned(),
-            error,
-        })?;
+        let bytes = files::read(file, KEYS_LIMIT).map_err(ConfigError::read("keys", file))?;
         let text = String::from_utf8_lossy(&bytes);
         Self::parse(file, &text)
     }
@@ -158,11 +154,7 @@ impl Value for PublicKey {
 /// Reads the root of trust; its path is relative to the file that names it.
 fn trusted_root(file: &Path, root: &Path) -> Result<Arc<str>, ConfigError> {
     let path = file.parent().unwrap_or(Path::new("")).join(root);
-    let bytes = files::read(&path, KEYS_LIMIT).map_err(|error| ConfigError::Read {
-        what: "root of trust",
-        file: path,
-        error,
-    })?;
+    let bytes = files::read(&path, KEYS_LIMIT).map_err(ConfigError::read("root of trust", &path))?;
     Ok(String::from_utf8_lossy(&bytes).into())
 }
 

@@ -343,7 +343,8 @@ fn definition(status: &Status<'_>) -> Option<String> {
 }
 
 fn claim(status: &Status<'_>) -> Option<String> {
-    let phase = status.0["phase"].as_str().unwrap_or("Pending");
+    const PENDING: &str = "Pending";
+    let phase = status.0["phase"].as_str().unwrap_or(PENDING);
     (phase != "Bound").then(|| format!("its phase is {phase}, not Bound"))
 }
 

@@ -23,7 +23,7 @@ use super::repair::Repair;
 use super::replace::replace;
 use super::run::Run;
 use super::secrets::Generated;
-use super::turns::{self, Turned};
+use super::turns;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::client::warnings;
 use operator_host_cluster::resource_client::ResourceClient;
@@ -77,7 +77,7 @@ pub(super) async fn apply(
     let mut applied = Applied::default();
     let desired = plan.desired.as_slice();
     let order = &Order::of(desired);
-    let Turned { turns, again } = turns::decide(run, parent, plan, shown, order);
+    let (turns, again) = turns::decide(run, parent, plan, shown, order);
     let turns = &turns.waiting;
     applied.again = again;
     // One kind after the other, since a pod may need the claim before it.

@@ -36,12 +36,10 @@ pub(super) async fn clear(
     error: &ReconcileError,
     changes: &mut Changes,
 ) -> Result<bool> {
-    let ReconcileError::Refused(refusals) = error else {
-        return Ok(false);
+    let refusals = match error {
+        ReconcileError::Refused(refusals) if is_waiting_for_deletion(error) => refusals,
+        _ => return Ok(false),
     };
-    if !is_waiting_for_deletion(error) {
-        return Ok(false);
-    }
     let there = refusals.iter().filter_map(|refusal| refusal.there.as_deref());
     let there = there.filter_map(|key| Some((key.clone(), run.context.caches.existing(key)?)));
     let scope = run.context.config.scope();

@@ -91,19 +91,16 @@ pub(super) async fn settle(
             let waiting = realized.applied.waiting.into_iter().next();
             // A cleanup is over when the plugin says so, although it has just changed something, unless a child waits. What
             // it does not name is kept.
-            if realized.changed && !(done && waiting.is_none()) {
-                unwritten::note(run, parent, status.as_ref(), Some(&conditions));
-                continue;
-            }
-            waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
+            let is_over = !realized.changed || (done && waiting.is_none());
+            is_over.then(|| waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why))))
         } else {
-            match prune_and_judge(run, parent, &snapshot.children, realized, changes).await? {
-                Judged::Changed => {
-                    unwritten::note(run, parent, status.as_ref(), Some(&conditions));
-                    continue;
-                }
-                Judged::As(verdict) => Some(verdict),
-            }
+            let judged = prune_and_judge(run, parent, &snapshot.children, realized, changes).await?;
+            judged.map(Some)
+        };
+        let Some(verdict) = verdict else {
+            // The plugin has to see first what has changed.
+            unwritten::note(run, parent, status.as_ref(), Some(&conditions));
+            continue;
         };
         let verdict = match &fields {
             Some(fields) => match decorate(run, parent, fields).await? {
@@ -223,36 +220,25 @@ async fn loses_all(run: &Run<'_>, error: &ReconcileError) -> bool {
     is_namespace_going(run, secret.and_then(|key| key.name.namespace.as_deref())).await
 }
 
-/// What the children are like once nothing more is to be deleted.
-enum Judged {
-    /// Something has changed, which the plugin has to see first.
-    Changed,
-    /// As the verdict says.
-    As(Verdict),
-}
-
-/// Deletes what is no longer wanted, and judges the children.
+/// Deletes what is no longer wanted, and judges the children; `None` when something has changed.
 async fn prune_and_judge(
     run: &Run<'_>,
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],
     realized: Realized,
     changes: &mut Changes,
-) -> Result<Judged> {
-    let Realized {
-        plan,
-        applied,
-        changed,
-    } = realized;
+) -> Result<Option<Verdict>> {
+    let (plan, applied) = (realized.plan, realized.applied);
     // What waits may replace what is no longer wanted, and what it waits for may have to be replaced first.
     let may_go = |kind: &Kind| {
         let waits_for = |waiting: &Waiting| waiting.kind.is_version_of(kind);
         applied.waiting.is_empty() || applied.waiting.iter().any(waits_for)
     };
-    if prune(run, parent, observed, &plan, may_go, changes).await? || changed {
-        return Ok(Judged::Changed);
+    if prune(run, parent, observed, &plan, may_go, changes).await? || realized.changed {
+        return Ok(None);
     }
-    Ok(Judged::As(match applied.waiting.into_iter().next() {
+    let existing = |key: &ChildRef| run.context.caches.existing(key);
+    Ok(Some(match applied.waiting.into_iter().next() {
         _ if !applied.held.is_empty() => Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". "))),
         Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
         None if !applied.turns.is_empty() => {
@@ -260,11 +246,7 @@ async fn prune_and_judge(
             Verdict::Reconciling(Reason::new("WaitingForTurn", turns))
         }
         // One that is missing was deleted after it was applied.
-        None => readiness::verdict(
-            &plan,
-            |key| run.context.caches.existing(key),
-            |_| Some("it was deleted".into()),
-        ),
+        None => readiness::verdict(&plan, existing, |_| Some("it was deleted".into())),
     }))
 }
 

@@ -58,20 +58,14 @@ impl TurnMemory {
     }
 }
 
-/// Whose turn it is, and when to look again.
-pub(super) struct Turned {
-    pub(super) turns: Turns,
-    pub(super) again: Option<Duration>,
-}
-
-/// Decides whose turn it is, and says so when one child keeps the others waiting for long.
+/// Decides whose turn it is, and says so when one child keeps the others waiting for long. Returns also when to look again.
 pub(super) fn decide(
     run: &Run<'_>,
     parent: &DynamicObject,
     plan: &Plan,
     shown: &[Arc<DynamicObject>],
     order: &Order<'_>,
-) -> Turned {
+) -> (Turns, Option<Duration>) {
     let (now, mut again) = (Instant::now(), None::<Duration>);
     let wanted: HashSet<_> = plan.desired.iter().map(|child| child.key.identity()).collect();
     run.memory(|memory| memory.turns.ready.retain(|known, _| wanted.contains(known)));
@@ -121,10 +115,7 @@ pub(super) fn decide(
     }
     // Without one that waits, nothing is due.
     let again = again.filter(|_| !turns.waiting.is_empty());
-    Turned {
-        again: again.into_iter().chain(next).min(),
-        turns,
-    }
+    (turns, again.into_iter().chain(next).min())
 }
 
 /// Returns what a child waits for, by its order.
