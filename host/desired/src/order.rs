@@ -62,10 +62,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Parses the value of the annotation.
-///
-/// # Errors
-/// What is wrong with it, after "the annotation".
+/// Parses the value of the annotation. The error says what is wrong with it, after "the annotation".
 pub(super) fn parse(text: &str) -> Result<Vec<Reference>, String> {
     let reference = |part: &str| {
         let (kind, namespace, name) = match part.split('/').collect::<Vec<_>>()[..] {
@@ -116,10 +113,7 @@ pub(super) fn add_dependents(children: &[Value], keys: &[ChildRef], of: &mut Has
     }
 }
 
-/// Returns for each child how many others come before it, one after the other.
-///
-/// # Errors
-/// The members of a circle.
+/// Returns for each child how many others come before it, one after the other. The error has the members of a circle.
 pub(super) fn depths(desired: &[Desired]) -> Result<Vec<usize>, Vec<ChildRef>> {
     let index: HashMap<_, usize> = desired.iter().map(|it| &it.key).zip(0..).collect();
     let before = |at: usize| {

@@ -41,10 +41,7 @@ pub(super) const RETAIN: &str = "retain";
 /// Maximum of `min-ready`, in seconds: an hour.
 const MAX_MIN_READY: u64 = 3600;
 
-/// Reads how a child is changed.
-///
-/// # Errors
-/// What is wrong with the annotation, after its name.
+/// Reads how a child is changed. The error says what is wrong with the annotation, after its name.
 pub(super) fn update(child: &Value) -> Result<Update, String> {
     let Some(text) = text(child, UPDATE_ANNOTATION)? else {
         return Ok(Update::default());
@@ -88,10 +85,8 @@ pub(super) fn update(child: &Value) -> Result<Update, String> {
     Ok(update)
 }
 
-/// Reads what becomes of a child that is no longer wanted. `configured` is what the configuration says about its kind.
-///
-/// # Errors
-/// What is wrong with the annotation, after its name. A plugin may keep more than the configuration, and not less.
+/// Reads what becomes of a child that is no longer wanted. `configured` is what the configuration says about its kind: a plugin may
+/// keep more, and not less. The error says what is wrong with the annotation, after its name.
 pub(super) fn removal(child: &Value, configured: Removal) -> Result<Removal, String> {
     match text(child, ON_REMOVAL_ANNOTATION)? {
         None => Ok(configured),

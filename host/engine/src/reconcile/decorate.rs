@@ -75,10 +75,8 @@ pub(super) async fn decorate(run: &Run<'_>, parent: &DynamicObject, body: &Value
     if let Some(why) = held_child(run, parent, &key) {
         return Ok(Decorated::Held(why));
     }
-    let objects = ResourceClient::new(
-        &run.context.cluster.children_writer,
-        &run.context.cluster.served.parent,
-    );
+    let cluster = &run.context.cluster;
+    let objects = ResourceClient::new(&cluster.children_writer, &cluster.served.parent);
     let answer = match objects.apply(run.name, body, &PatchParams::apply(&manager)).await {
         Ok(answer) => answer,
         Err(error) if error.is_not_found() || error.is_lost_race() => return Ok(Decorated::ParentChanged),

@@ -12,10 +12,7 @@ use operator_host_cluster::api_error::ApiError;
 use operator_host_core::object::{ChildRef, is_terminating, made_at};
 
 /// Returns the parent as known, or as read from the API server when a child was created from a newer generation or
-/// something else puts the parent in doubt. `None` when it was deleted or replaced.
-///
-/// # Errors
-/// With the parent as known, when the API server does not answer.
+/// something else puts the parent in doubt. `None` when it was deleted or replaced. The error has the parent as known.
 pub(super) async fn up_to_date(
     run: &Run<'_>,
     known: Snapshot,

@@ -13,10 +13,8 @@ use operator_host_desired::order::Waiting;
 use operator_host_desired::planned::Desired;
 
 /// Deletes a child that the plugin allows to be replaced, unless the API server would not create it again. The next iteration
-/// creates it, or the next reconcile when it is gone: the plugin still wants it, so nothing is remembered.
-///
-/// # Errors
-/// The refusal, with what to do, when the child is not deleted; the error of the deletion.
+/// creates it, or the next reconcile when it is gone: the plugin still wants it, so nothing is remembered. The error of a child that
+/// is not deleted is the refusal, with what to do.
 pub(super) async fn replace(
     run: &Run<'_>,
     desired: &Desired,

@@ -174,10 +174,8 @@ impl Caches {
         namespace.is_some_and(|namespace| self.namespaces.is_terminating(namespace))
     }
 
-    /// Checks that an object can be created, which is not possible in a namespace that is being deleted.
-    ///
-    /// # Errors
-    /// The same error that the API server would return.
+    /// Checks that an object can be created, which is not possible in a namespace that is being deleted. The error is the one that
+    /// the API server would return.
     pub(crate) fn check_namespace(&self, key: &ChildRef) -> Result<(), ApiError> {
         let Some(namespace) = &key.name.namespace else {
             return Ok(());
