@@ -40,6 +40,7 @@ impl Identity {
     }
 
     /// Whether the bundle is a signature of this identity for an artifact with these bytes.
+    #[must_use]
     pub fn signed(&self, bundle: &str, artifact: &[u8]) -> bool {
         let policy = VerificationPolicy::any_identity().require_issuer(&*self.issuer);
         let verified = || {

@@ -43,6 +43,7 @@ impl PublicKey {
     }
 
     /// Whether this key signed these bytes.
+    #[must_use]
     pub fn verifies(&self, bytes: &[u8], signature: &[u8]) -> bool {
         let mut keys = ALGORITHMS
             .iter()

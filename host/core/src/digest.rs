@@ -50,8 +50,8 @@ impl Serialize for Digest {
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = format!("{text:?} is not a SHA-256 digest: expected 64 hexadecimal digits");
-        text.parse().map_err(|()| de::Error::custom(wrong))
+        let wrong = || format!("{text:?} is not a SHA-256 digest: expected 64 hexadecimal digits");
+        text.parse().map_err(|()| de::Error::custom(wrong()))
     }
 }
 

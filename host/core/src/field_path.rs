@@ -144,9 +144,11 @@ pub fn parse(text: &str) -> Result<Vec<WrittenPath>, &str> {
     let mut paths = Vec::new();
     let mut rest = text.trim();
     loop {
-        let (steps, after) = steps(rest).ok_or(rest)?;
-        let text = rest[..rest.len() - after.len()].trim().into();
-        paths.push(WrittenPath { steps, text });
+        let (path, after) = steps(rest).ok_or(rest)?;
+        paths.push(WrittenPath {
+            steps: path,
+            text: rest[..rest.len() - after.len()].trim().into(),
+        });
         match after.strip_prefix(',') {
             Some(more) => rest = more.trim_start(),
             None if after.is_empty() => return Ok(paths),
@@ -244,6 +246,7 @@ mod tests {
             "[name=b].c",
             "a[name=].c",
             "a[=b].c",
+            "a[name=b,name=c].d",
             "a[name=b",
             "",
             "a,",
@@ -258,6 +261,8 @@ mod tests {
         ] {
             assert!(names(bad).is_err(), "{bad}");
         }
+        let path = |text: &str| text.parse::<WrittenPath>().unwrap();
+        assert!(path("a[b=1,c=2].d").is_within(&path("a[c=2, b=1]")));
         assert_eq!(parse("a, b[").unwrap_err(), "b[");
         assert_eq!(parse("a , b[\"c\"]").unwrap()[1].to_string(), "b[\"c\"]");
     }

@@ -90,16 +90,16 @@ pub fn drift(
     let content = body.as_object().into_iter().flatten();
     let content = content.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
     let content = content.flat_map(|(name, body)| {
-        let trail = Trail::to(Step::Field(name), None);
+        let trail = Trail::new(Step::Field(name), None);
         walk.field(ours.get(field_name(name)), body, live.data.get(name), &trail)
     });
-    let root = Trail::to(Step::Field("metadata"), None);
+    let root = Trail::new(Step::Field("metadata"), None);
     let in_metadata = METADATA.into_iter().flat_map(|name| {
         let Some(body) = body["metadata"].get(name) else {
             return Vec::new();
         };
         let place = ours.get("f:metadata").and_then(|it| it.get(field_name(name)));
-        let trail = Trail::to(Step::Field(name), Some(&root));
+        let trail = Trail::new(Step::Field(name), Some(&root));
         walk.field(place, &without_marks(name, body), metadata.get(name), &trail)
     });
     found.extend(content.chain(in_metadata));
@@ -182,7 +182,7 @@ enum Step<'t> {
 }
 
 impl<'t> Trail<'t> {
-    const fn to(step: Step<'t>, before: Option<&'t Self>) -> Self {
+    const fn new(step: Step<'t>, before: Option<&'t Self>) -> Self {
         Self { step, before }
     }
 
@@ -230,7 +230,7 @@ impl Walk<'_> {
             (None, Value::Object(body)) if !body.is_empty() => {
                 let mut parts = body.iter().map(|(name, body)| {
                     let live = live.and_then(|live| live.get(name));
-                    self.field(None, body, live, &Trail::to(Step::Field(name), Some(trail)))
+                    self.field(None, body, live, &Trail::new(Step::Field(name), Some(trail)))
                 });
                 parts.find(|found| !found.is_empty()).unwrap_or_default()
             }
@@ -247,7 +247,7 @@ impl Walk<'_> {
             Value::Object(body) => {
                 let fields = body.iter().flat_map(|(name, body)| {
                     let (place, live) = (place.get(field_name(name)), live.and_then(|live| live.get(name)));
-                    self.field(place, body, live, &Trail::to(Step::Field(name), Some(trail)))
+                    self.field(place, body, live, &Trail::new(Step::Field(name), Some(trail)))
                 });
                 gather(is_missing, fields.collect(), trail)
             }
@@ -272,11 +272,17 @@ impl Walk<'_> {
             let live = live.and_then(|live| live.get(*name));
             is_shared || (live.is_none() && !is_zero(body))
         });
-        lost.map(|(name, _)| Trail::to(Step::Field(name), Some(trail)).differs(Cause::Lost))
+        lost.map(|(name, _)| Trail::new(Step::Field(name), Some(trail)).differs(Cause::Lost))
             .unwrap_or_default()
     }
 
-    fn list(&self, place: &Value, body: &[Value], live: Option<&Value>, to: &Trail<'_>) -> Vec<Difference> {
+    fn list(
+        &self,
+        place: &Value,
+        body: &[Value],
+        live: Option<&Value>,
+        trail: &Trail<'_>,
+    ) -> Vec<Difference> {
         let elements = Elements::of(place);
         let live = live.and_then(Value::as_array).into_iter().flatten().enumerate();
         let by_name: HashMap<usize, (usize, &Value)> = live
@@ -285,18 +291,19 @@ impl Walk<'_> {
         let assigned = elements.assign(body);
         let found = assigned.iter().zip(body).flat_map(|(at, body)| {
             let Some(at) = at else {
-                return Trail::to(Step::Element(body, ""), Some(to)).differs(Cause::Lost);
+                // Our entry has no name for it, and it is only shown.
+                return Trail::new(Step::Element(body, ""), Some(trail)).differs(Cause::Lost);
             };
             let (name, place) = elements.at(*at);
             let live = by_name.get(at).map(|(_, live)| *live);
             let step = Step::Element(live.unwrap_or(body), name);
-            self.value(place, body, live, &Trail::to(step, Some(to)))
+            self.value(place, body, live, &Trail::new(step, Some(trail)))
         });
         let mut found: Vec<_> = found.collect();
         let positions = assigned.iter().flatten();
         let positions = positions.filter_map(|at| Some(by_name.get(at)?.0));
         if elements.are_keyed() && !positions.is_sorted() {
-            found.extend(to.differs(Cause::Lost));
+            found.extend(trail.differs(Cause::Lost));
         }
         found
     }

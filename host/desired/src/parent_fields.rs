@@ -1,5 +1,7 @@
 //! The fields that a plugin gives an object that it decorates. They are applied without force, and what others own stays theirs.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
@@ -45,8 +47,9 @@ pub fn body(
     }
     let mut content = Value::Object(content);
     let tails: Vec<_> = allowed.iter().map(|path| path.steps.as_slice()).collect();
-    if let Some((path, why)) = refused(&content, &tails, FieldPath::default()) {
-        let path = shorten(&path.to_string(), 200);
+    if let Some((mut steps, why)) = refused(&content, &tails) {
+        steps.reverse();
+        let path = shorten(&FieldPath(steps).to_string(), 200);
         return Err(match why {
             Why::NotAllowed if allowed.is_empty() => format!(
                 "the plugin gives the parent {path}, and this controller writes no fields of its parents: list the path under \
@@ -79,8 +82,9 @@ enum Why {
     List,
 }
 
-/// Returns the first field that is below none of the paths, of which `tails` are the remaining steps. `path` leads to the value.
-fn refused(value: &Value, tails: &[&[Step]], path: FieldPath) -> Option<(FieldPath, Why)> {
+/// Returns the first field that is below none of the paths, of which `tails` are the remaining steps. Its path has the innermost
+/// step first.
+fn refused(value: &Value, tails: &[&[Step]]) -> Option<(Vec<Step>, Why)> {
     let is_covered = tails.iter().any(|tail| tail.is_empty());
     match value {
         Value::Object(fields) => fields.iter().find_map(|(name, value)| {
@@ -92,10 +96,10 @@ fn refused(value: &Value, tails: &[&[Step]], path: FieldPath) -> Option<(FieldPa
                 true => vec![&[] as &[Step]],
                 false => below.collect(),
             };
-            refused(value, &below, path.clone().field(name))
+            refused(value, &below).map(|found| beyond(found, Step::Field(name.clone())))
         }),
         Value::Array(elements) if !is_covered && !tails.is_empty() => elements.iter().find_map(|element| {
-            let path = path.clone().element(element);
+            let this = || Step::Element(Arc::new(element.clone()));
             // The keys are no fields of their own: they say which element it is.
             let (mut content, mut below) = (element.clone(), Vec::new());
             for (step, rest) in tails.iter().filter_map(|tail| tail.split_first()) {
@@ -109,14 +113,19 @@ fn refused(value: &Value, tails: &[&[Step]], path: FieldPath) -> Option<(FieldPa
                 }
             }
             match below.is_empty() {
-                true => Some((path, Why::List)),
-                false => refused(&content, &below, path),
+                true => Some((vec![this()], Why::List)),
+                false => refused(&content, &below).map(|found| beyond(found, this())),
             }
         }),
-        Value::Array(_) if is_covered => Some((path, Why::List)),
+        Value::Array(_) if is_covered => Some((Vec::new(), Why::List)),
         _ if is_covered => None,
-        _ => Some((path, Why::NotAllowed)),
+        _ => Some((Vec::new(), Why::NotAllowed)),
     }
+}
+
+fn beyond((mut path, why): (Vec<Step>, Why), step: Step) -> (Vec<Step>, Why) {
+    path.push(step);
+    (path, why)
 }
 
 /// Reports whether `manager` owns every field of `body` in an object, and no other. A field that others change or remove is not its

@@ -298,8 +298,8 @@ fn containers<'a>(status: &Status<'a>) -> impl Iterator<Item = &'a Value> {
 /// no reason.
 fn stopped(container: &Value) -> Option<String> {
     let waiting = &container["state"]["waiting"];
-    let is_created = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
-    let waits = waiting["reason"].as_str().filter(|reason| !is_created(reason));
+    let is_starting = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
+    let waits = waiting["reason"].as_str().filter(|reason| !is_starting(reason));
     let waits = waits.map(|_| explain(waiting, "a container waits"));
     let ended = ended(container, "state").or_else(|| ended(container, "lastState"));
     match (waits, ended) {

@@ -180,13 +180,14 @@ impl<'a> Child<'a> {
     ) -> Result<ApplyOutcome, ApiError> {
         let (run, key) = (self.run, &self.desired.key);
         let drift = self.drift();
-        let may_apply = match turns.get(key) {
-            _ if self.live.is_some() && drift.is_none() => {
-                Err(self.comes_again().unwrap_or(ApplyOutcome::Unchanged))
+        let may_apply = if self.live.is_some() && drift.is_none() {
+            Err(self.comes_again().unwrap_or(ApplyOutcome::Unchanged))
+        } else {
+            match turns.get(key) {
+                // What others changed is restored at once.
+                Some(why) if !is_terminating(self.parent) => Err(ApplyOutcome::Turn(why.clone())),
+                _ => self.may_apply(drift.as_ref(), order),
             }
-            // What others changed is restored at once.
-            Some(why) if !is_terminating(self.parent) => Err(ApplyOutcome::Turn(why.clone())),
-            _ => self.may_apply(drift.as_ref(), order),
         };
         let outcome = match may_apply {
             Err(outcome) => outcome,

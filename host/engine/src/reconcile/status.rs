@@ -35,11 +35,13 @@ pub(super) fn desired(
     before: &Map<String, Value>,
     update: &StatusUpdate<'_>,
 ) -> (Map<String, Value>, u64) {
+    let held_back = run.context.versions.blocking_parents.reason(run.name);
+    let unwatched = run.context.state.unwatched.reason(run.name);
     let remarks = run.memory(|memory| Remarks {
-        held_back: run.context.versions.blocking_parents.reason(run.name),
+        held_back,
         contested: memory.conflicts.condition(),
         dropped: memory.unkept.reason(),
-        unwatched: run.context.state.unwatched.reason(run.name),
+        unwatched,
     });
     let mut status = compose(parent, before, update, &remarks, now());
     let stated = stated(&status);
@@ -110,7 +112,10 @@ pub(super) async fn write(
     at: Option<&str>,
 ) -> Result<bool, ApiError> {
     // That of an answer which a reconcile may be carrying out stays as it is.
-    let unwritten = at.map_or_else(|| Unwritten::of(run, parent), |_| None);
+    let unwritten = match at {
+        Some(_) => None,
+        None => Unwritten::of(run, parent),
+    };
     let unwritten = unwritten.as_ref();
     let whole = unwritten.map_or(*update, |unwritten| unwritten.complete(update));
     let mut sent = send(run, parent, &whole, at).await;

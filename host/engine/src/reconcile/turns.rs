@@ -77,13 +77,13 @@ pub(super) fn decide(
         let live = run.context.caches.existing(&child.key);
         let is_blocked = || waits_for(run, child, order).is_some();
         let has_status = has_status(run, &child.key.kind);
-        let is_changed =
+        let is_as_wanted =
             |live: &DynamicObject| annotation(live, APPLIED_ANNOTATION) == Some(&child.fingerprint);
         let member = match &live {
             // One that comes after another is not created yet, and must not keep that one waiting.
             None if is_blocked() => Member::Done,
             None => Member::Pending("it does not exist yet".to_owned()),
-            Some(live) if is_changed(live) => {
+            Some(live) if is_as_wanted(live) => {
                 unfinished(live, has_status).map_or(Member::Done, Member::Pending)
             }
             Some(live) if is_terminating(live) => Member::Pending(GOING.to_owned()),

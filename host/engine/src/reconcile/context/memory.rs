@@ -205,7 +205,7 @@ impl OwnWrites {
         match reason {
             Trigger::Child { child, version } => {
                 let written = self.children.get(&child.identity());
-                version.is_some() && version.as_ref() <= written
+                matches!((version, written), (Some(version), Some(written)) if version <= written)
             }
             Trigger::Parent { version } => version.is_some_and(|version| self.parent.contains(&version)),
             _ => false,
