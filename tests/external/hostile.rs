@@ -1,5 +1,6 @@
 //! A hostile server, and hostile Externals.
 
+use super::secrets::secret;
 use super::server::*;
 use crate::support::measure::peak;
 use crate::support::prelude::*;
@@ -354,6 +355,15 @@ async fn an_address_a_method_and_a_body_that_are_not_allowed_are_refused() {
     scenario.external(&large).await;
     scenario
         .until_external("small", "Stalled=True BodyTooLarge: 1024")
+        .await;
+    // Each of these names is shorter than what it stands for.
+    let long = json!({"password": "x".repeat(500)});
+    scenario.apply(&secret("long", "small", &long)).await;
+    let mut grows = external("grows", &json!({"text": "{{secret long/password}}".repeat(3)}));
+    grows["spec"]["endpoint"] = "small".into();
+    scenario.external(&grows).await;
+    scenario
+        .until_external("grows", "Stalled=True BodyTooLarge: 1024")
         .await;
     assert_eq!(server.writes(), Vec::<String>::new());
 }

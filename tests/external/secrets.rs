@@ -5,7 +5,7 @@ use crate::support::prelude::*;
 
 const SECRET: &str = "v1/Secret";
 
-fn secret(name: &str, label: &str, values: &Value) -> String {
+pub(super) fn secret(name: &str, label: &str, values: &Value) -> String {
     let labels = if label.is_empty() {
         json!({})
     } else {

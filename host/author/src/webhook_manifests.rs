@@ -61,7 +61,7 @@ enum Output {
     Helm,
 }
 
-/// The `failurePolicy` of an admission webhook, which is named as the variant.
+/// The `failurePolicy` of an admission webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailurePolicy {
     /// Refuse the write: no invalid resource is stored, and no resource at all while no replica answers
@@ -165,7 +165,10 @@ fn webhook(args: &Args, config: &Config, controller: &ControllerConfig, plural: 
         // A webhook's name must be a domain name with at least three labels. Users see it when a request is denied.
         "name": format!("{}.operator-host.dev", controller.name),
         "admissionReviewVersions": ["v1"],
-        "failurePolicy": format!("{:?}", args.failure_policy),
+        "failurePolicy": match args.failure_policy {
+            FailurePolicy::Fail => "Fail",
+            FailurePolicy::Ignore => "Ignore",
+        },
         "matchPolicy": "Equivalent",
         "rules": [{
             "apiGroups": [parent.group()],

@@ -183,7 +183,7 @@ impl<'a> Run<'a> {
         }
         let mut differs = difference_of(spec, &answer);
         if let Some(set) = &spec.set {
-            let (secrets, endpoint) = (self.context.secrets(), &spec.endpoint);
+            let (secrets, endpoint) = (self.context.secrets(), &way.to.endpoint);
             let filled = secrets::fill(set.body.as_ref(), &secrets, self.namespace(), endpoint);
             let (body, versions) = filled.await?;
             // What a password is cannot be seen in an answer: the Secret's version says whether it was sent.
@@ -308,7 +308,7 @@ impl<'a> Run<'a> {
             Ok((key.clone(), text))
         });
         let entries: BTreeMap<_, _> = entries.collect::<Result<_, _>>()?;
-        self.check_secret(&json!(entries))?;
+        self.check_secret(&entries.values().cloned().collect())?;
         let secrets = self.context.secrets();
         secrets::save(&secrets, &self.external, self.namespace(), &save.secret, entries).await
     }

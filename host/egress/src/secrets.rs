@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::status::Stop;
 use operator_host_cluster::discovery::ResolvedKind;
 use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_config::endpoints::Endpoint;
 use operator_host_config::external::{ENDPOINT_LABEL, FIELD_MANAGER};
 use operator_host_core::object::secret::decoded;
 use operator_host_core::object::{NamespacedName, controller_of, is_config_map_key, label, name_problem};
@@ -38,7 +39,7 @@ pub(crate) async fn read(
     namespace: &str,
     name: &str,
 ) -> Result<DynamicObject, Stop> {
-    let name = NamespacedName::parse(&format!("{namespace}/{name}"));
+    let name = NamespacedName::new(Some(namespace.to_owned()), name);
     let found = secrets.get(&name).await?;
     found.ok_or_else(|| Stop::refused("SecretUnusable", format!("the Secret {name} does not exist")))
 }
@@ -55,18 +56,17 @@ pub(crate) fn unusable(secret: &DynamicObject, why: &str) -> Stop {
     Stop::refused("SecretUnusable", format!("the Secret {name} {why}"))
 }
 
-/// A body, and the versions of the Secrets in it by their names.
-type Filled = (Option<Vec<u8>>, BTreeMap<String, String>);
-
-/// Fills in the placeholders of a body from Secrets of a namespace that are labelled for an endpoint.
+/// Fills in the placeholders of a body from Secrets of a namespace that are labelled for an endpoint. Returns also the versions of
+/// the Secrets by their names.
 pub(crate) async fn fill(
     body: Option<&Value>,
     secrets: &ResourceClient<'_>,
     namespace: &str,
-    endpoint: &str,
-) -> Result<Filled, Stop> {
+    endpoint: &Endpoint,
+) -> Result<(Option<Vec<u8>>, BTreeMap<String, String>), Stop> {
+    let (endpoint, limit) = (endpoint.name.as_str(), endpoint.max_body);
     let Some(body) = body else {
-        return Ok(Filled::default());
+        return Ok((None, BTreeMap::new()));
     };
     // JSON escapes no part of a placeholder.
     let (body, mut names) = (body.to_string(), BTreeSet::new());
@@ -88,14 +88,17 @@ pub(crate) async fn fill(
         }
         found.insert(name, secret);
     }
+    // A short placeholder may stand for a long value, many times.
+    let mut room = limit;
     let body = filled(&body, |name, key| {
         // It is within quotes.
         let value = json!(value(&found[name], key)?).to_string();
+        let left = room.checked_sub(value.len() - 2);
+        room = left.ok_or_else(|| Stop::body_too_large(limit))?;
         Ok(value[1..value.len() - 1].to_owned())
     })?;
     let versions = found.into_iter().map(|(name, secret)| {
-        let DynamicObject { metadata, .. } = secret;
-        let (uid, version) = (metadata.uid, metadata.resource_version);
+        let (uid, version) = (secret.metadata.uid, secret.metadata.resource_version);
         let version = format!("{}/{}", uid.unwrap_or_default(), version.unwrap_or_default());
         (name, version)
     });
@@ -138,7 +141,7 @@ pub(crate) async fn save(
     name: &str,
     entries: BTreeMap<String, String>,
 ) -> Result<(), Stop> {
-    let place = NamespacedName::parse(&format!("{namespace}/{name}"));
+    let place = NamespacedName::new(Some(namespace.to_owned()), name);
     let uid = external.metadata.uid.as_deref().unwrap_or_default();
     let encoded = |(key, text): (String, String)| (key, json!(ByteString(text.into_bytes())));
     let data: Map<_, _> = entries.into_iter().map(encoded).collect();

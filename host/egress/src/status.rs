@@ -62,6 +62,10 @@ impl Stop {
         Self::new(reason, message, Next::Backoff(Duration::ZERO), true)
     }
 
+    pub(crate) fn body_too_large(limit: usize) -> Self {
+        Self::refused("BodyTooLarge", format!("the body has more than {limit} bytes"))
+    }
+
     /// It is tried again, and may pass.
     pub(crate) fn failed(reason: &'static str, message: impl Into<String>) -> Self {
         Self::new(reason, message, Next::Backoff(Duration::ZERO), false)
@@ -69,7 +73,9 @@ impl Stop {
 
     /// The server asks not to be asked for this time.
     pub(crate) fn waits(left: Duration) -> Self {
-        Self::new("AsksToWait", "it asks to wait", Next::Backoff(left), false)
+        let mut stop = Self::failed("AsksToWait", "it asks to wait");
+        stop.next = Next::Backoff(left);
+        stop
     }
 
     /// Another replica may send now. No condition says so.

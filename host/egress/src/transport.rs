@@ -149,8 +149,7 @@ impl Transport {
     pub(crate) async fn send(&self, mut message: Message, credential: Option<&Credential>) -> Answered {
         let (limit, time) = (self.endpoint.max_body, self.endpoint.timeout);
         if message.body().size_hint().lower() > limit as u64 {
-            let why = format!("the body has more than {limit} bytes");
-            return Err(Stop::refused("BodyTooLarge", why));
+            return Err(Stop::body_too_large(limit));
         }
         if let Some(Credential { header, value, .. }) = credential {
             message.headers_mut().insert(header.clone(), value.clone());

@@ -154,7 +154,9 @@ impl Controllers {
                 let fallback = fallback.map(|running| running.plugin.target.converter());
                 let before = outdated.remove(&controller.id);
                 match self.start(Arc::new(controller.clone()), before, fallback) {
-                    Ok(running) => drop(self.running.insert(controller.id.clone(), running)),
+                    Ok(running) => {
+                        self.running.insert(controller.id.clone(), running);
+                    }
                     Err(error) => error!(controller = controller.id, "cannot start the controller: {error}"),
                 }
             }

@@ -285,7 +285,8 @@ impl Reporter {
         let releases = Some(OnRemoval::ReleaseFinalizers);
         let released = match ran(config, records, object) {
             _ if decorates => None,
-            Ok(mut read) => read.configs.pop().filter(|_| read.on_removal == releases),
+            Ok(read) if read.on_removal == releases => read.configs.into_iter().next(),
+            Ok(_) => None,
             Err(message) => {
                 warn!(
                     controller = name.name,

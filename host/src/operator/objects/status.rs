@@ -95,8 +95,10 @@ fn worse(one: Check, other: Check) -> Check {
         None => 2,
         Some(Ok(remarks)) => u8::from(!remarks.is_empty()),
     };
-    // The last of those that are equally bad.
-    [other, one].into_iter().max_by_key(rank).flatten()
+    match rank(&one) < rank(&other) {
+        true => other,
+        false => one,
+    }
 }
 
 type Check = Option<Result<String, String>>;
