@@ -262,7 +262,7 @@ mod tests {
             assert!(names(bad).is_err(), "{bad}");
         }
         let path = |text: &str| text.parse::<WrittenPath>().unwrap();
-        assert!(path("a[b=1,c=2].d").is_within(&path("a[c=2, b=1]")));
+        assert!(path("a[b=1,c=2].d.e").is_within(&path("a[c=2, b=1].d")));
         assert_eq!(parse("a, b[").unwrap_err(), "b[");
         assert_eq!(parse("a , b[\"c\"]").unwrap()[1].to_string(), "b[\"c\"]");
     }
