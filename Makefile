@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help run check test chaos tenant fuzz image-test node first-hour package manifests bench bench-scale soak crds contract fmt lint doc \
-    docs clean quick-lint prerequisites prerequisites-check prerequisites-run
+    docs order clean quick-lint prerequisites prerequisites-check prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -151,6 +151,14 @@ soak: prerequisites ## Let users change objects for MINUTES=60, and fail if the 
 
 first-hour: ## Measure how long a newcomer waits: empty clone, empty cache, until `make run` shows a sample (slow)
 	@tests/first-hour.sh
+
+order: prerequisites ## Record which functions of the host run, and write host/release/functions.ld for its linker (x86-64, slow)
+	@export CARGO_PROFILE_RELEASE_STRIP=none; $(build-scale); \
+	rm -rf $(target)/order; mkdir -p $(target)/order; \
+	$(target)/scale/bench-scale measure $(scale) --record $(abspath $(target))/order/functions \
+	    --repeat 1 --only controllers,parents --controllers 4 --parents 500; \
+	$(target)/scale/bench-scale order $(target)/order/functions >$(target)/order/functions.ld; \
+	mv $(target)/order/functions.ld host/release
 
 clean: ## Remove what was built here; the control plane stays in the user's cache
 	cargo clean

@@ -93,6 +93,14 @@ crates=$(grep -c '"purl": "pkg:cargo/' "$sbom")
 check "lists the $crates crates and the packages that it is made of"
 size=$(stat --format %s "$root/usr/local/bin/operator-host")
 [[ $profile != release ]] || ((size <= 27000000)) || fail "the program has $size bytes: at most 27 MB, or what made it grow?"
+if [[ $profile == release && $(uname -m) == x86_64 ]]; then
+    # The size is hexadecimal.
+    hot=$((16#0$(readelf --section-headers --wide "$root/usr/local/bin/operator-host" |
+        sed -n 's/.* \.text\.hot *PROGBITS *[0-9a-f]* *[0-9a-f]* *\([0-9a-f]*\) .*/\1/p')))
+    ((hot >= 4000000 && hot <= 5500000)) ||
+        fail "the functions that run are to take about 4.8 MB, and $hot bytes are side by side" "make order"
+    check "has $hot bytes of functions that run side by side"
+fi
 check "is $(du -m --apparent-size "$root/usr/local/bin/operator-host" | cut -f1) MB of program in $(du -sm --apparent-size "$root" | cut -f1) MB"
 
 say "Running it, unprivileged, on a read-only root, with the declared mounts only"

@@ -5,7 +5,7 @@
 //!
 //! Modules in reading order: `stage` the control plane and the measured processes, `plugins` copies of Echo, `echoes`
 //! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit`, `reads`, `decorated`, `externals` and `soak`;
-//! `native` the other operator; `stats` computes, `report` prints.
+//! `native` the other operator; `functions` finds out which functions of the host run meanwhile; `stats` computes, `report` prints.
 
 mod controllers;
 mod decorated;
@@ -14,6 +14,7 @@ mod edit;
 mod externals;
 mod foreign;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod functions;
 mod native;
 mod parents;
 mod plugins;
@@ -40,8 +41,22 @@ enum Command {
     Measure(Measure),
     /// Lets users change objects for a long time, and fails when the host grows
     Soak(Soak),
+    /// Prints a linker script with the functions that `--record` has found
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    Order {
+        #[arg(value_name = "FILE")]
+        list: PathBuf,
+    },
     #[command(subcommand, hide = true)]
     Contender(Contender),
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[command(hide = true)]
+    Record {
+        list: PathBuf,
+        program: PathBuf,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 /// The program that is compared with the host, a process of its own.
@@ -62,6 +77,9 @@ struct Common {
     /// File with Echo's CustomResourceDefinition
     #[arg(long, value_name = "FILE")]
     crd: PathBuf,
+    /// File for the names of the host's functions that ran, which makes every figure meaningless (x86-64 only)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -141,6 +159,18 @@ fn main() -> anyhow::Result<ExitCode> {
         match command {
             Command::Measure(measure) => run(measure).await,
             Command::Soak(soak) => soak::run(&soak.common, soak.minutes).await,
+            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            Command::Order { list } => {
+                let list = std::fs::read_to_string(&list).with_context(|| list.display().to_string())?;
+                print!("{}", functions::order(&list));
+                Ok(ExitCode::SUCCESS)
+            }
+            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            Command::Record {
+                list,
+                program,
+                arguments,
+            } => functions::record(list, program, arguments).await,
             Command::Contender(Contender::Native { namespace }) => native::run(&namespace).await,
         }
     })

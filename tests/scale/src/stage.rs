@@ -32,6 +32,7 @@ pub(crate) struct Stage {
     pub(crate) client: Client,
     folder: TempDir,
     host: PathBuf,
+    record: Option<PathBuf>,
 }
 
 impl Stage {
@@ -48,6 +49,7 @@ impl Stage {
             cluster,
             folder: tempfile::tempdir().context("create a folder")?,
             host: common.host.clone(),
+            record: common.record.clone(),
         };
         std::fs::create_dir(this.plugins()).context("create the folder of the plugins")?;
         let echo = std::fs::read(&common.plugin).with_context(|| common.plugin.display().to_string())?;
@@ -123,7 +125,11 @@ impl Stage {
             "--log",
             "info",
         ];
-        self.run("host", &self.host, &arguments)
+        let Some(list) = &self.record else {
+            return self.run("host", &self.host, &arguments);
+        };
+        let recorded = [&["record", path(list)?, path(&self.host)?], arguments.as_slice()];
+        self.run("host", &this_program()?, &recorded.concat())
     }
 
     /// Starts one of the contenders of this program.
