@@ -122,7 +122,7 @@ async fn bombs_that_change(stage: &mut Stage) -> anyhow::Result<Outcome> {
     } else {
         changing.abort();
     }
-    if upgrade > 2 * usual + Duration::from_secs(1) {
+    if upgrade > 2 * usual {
         problems.push(format!(
             "an upgrade takes {upgrade:?}, and {usual:?} without the attack"
         ));
