@@ -31,7 +31,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns that of a request. `is_known`: the configuration names the server. The metric calls all others `other`: whoever
+    /// Returns the target of a request. `is_known`: the configuration names the server. The metric calls all others `other`: whoever
     /// chooses where a redirect leads does not choose the values of a label.
     pub fn of<B>(request: &Request<B>, is_known: bool) -> Self {
         Self {
