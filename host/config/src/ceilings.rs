@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use super::limits::{Concurrency, RawLimits, RawWrites};
-use super::values::{Positive, size};
+use super::limits::{Concurrency, RawLimits};
+use super::values::{Positive, read_as, size};
 use super::{ControllerConfig, DEFAULT_CONCURRENCY, DEFAULT_WRITES, DefinitionsMode, WritesConfig};
 use crate::location::Location;
 use operator_host_contract::Kind;
@@ -66,19 +66,18 @@ pub struct Ceilings {
     /// What may be done with definitions.
     pub definitions: BTreeSet<DefinitionsMode>,
     /// The largest limits of one call.
-    #[serde(deserialize_with = "as_in_controllers::<RawLimits, _, _>")]
+    #[serde(deserialize_with = "read_as::<RawLimits, _, _>")]
     pub limits: Limits,
     /// The most Controllers that run or wait for their kind.
-    #[serde(deserialize_with = "as_in_controllers::<Positive, _, _>")]
+    #[serde(deserialize_with = "read_as::<Positive, _, _>")]
     pub controllers: usize,
     /// The most of them for each namespace of their plugins.
-    #[serde(deserialize_with = "as_in_controllers::<Positive, _, _>")]
+    #[serde(deserialize_with = "read_as::<Positive, _, _>")]
     pub controllers_per_namespace: usize,
     /// The most objects that are reconciled at the same time.
-    #[serde(deserialize_with = "as_in_controllers::<Concurrency, _, _>")]
+    #[serde(deserialize_with = "read_as::<Concurrency, _, _>")]
     pub concurrency: usize,
     /// The most writes.
-    #[serde(deserialize_with = "as_in_controllers::<RawWrites, _, _>")]
     pub writes: WritesConfig,
 }
 
@@ -130,13 +129,6 @@ impl Default for Ceilings {
             writes: DEFAULT_WRITES,
         }
     }
-}
-
-/// Reads a value in the form `R` of a controller's field.
-fn as_in_controllers<'de, R: Deserialize<'de>, T: From<R>, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    R::deserialize(deserializer).map(T::from)
 }
 
 /// Returns the entry that is for a controller of the cluster, and its place in the file.

@@ -37,6 +37,7 @@ use self::ceilings::Ceilings;
 use self::leadership::LeadershipConfig;
 use self::registry::RegistryConfig;
 use self::trust::Keys;
+use self::values::{Positive, read_as};
 use self::webhook::WebhookConfig;
 use crate::location::Location;
 use crate::trust::Trust;
@@ -246,12 +247,21 @@ pub fn finalizer(controller: &str) -> String {
 }
 
 /// The limits of a controller's writes. Events are not counted: they have a limit of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WritesConfig {
-    /// Average writes per second, at least 1.
+    /// Writes per second on average. Default: 500.
+    #[serde(deserialize_with = "read_as::<Positive, _, _>")]
     pub qps: u32,
-    /// Writes in a burst after an idle time, at least 1.
+    /// Writes in a burst after an idle time. Default: 3000.
+    #[serde(deserialize_with = "read_as::<Positive, _, _>")]
     pub burst: u32,
+}
+
+impl Default for WritesConfig {
+    fn default() -> Self {
+        DEFAULT_WRITES
+    }
 }
 
 /// Why a configuration is refused. At the start the host then starts nothing; later the previous configuration stays in

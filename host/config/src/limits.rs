@@ -6,34 +6,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::values::{AtMost, Positive, Text};
-use super::{DEFAULT_WRITES, WritesConfig};
 use operator_host_runtime::Limits;
 
 /// How many objects may be reconciled at the same time.
 pub(super) type Concurrency = AtMost<1000>;
-
-#[derive(Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct RawWrites {
-    /// Writes per second on average. Default: 500.
-    #[schemars(with = "Option<u32>")]
-    qps: Option<Positive>,
-    /// Writes in a burst after an idle time. Default: 3000.
-    #[schemars(with = "Option<u32>")]
-    burst: Option<Positive>,
-}
-
-impl From<RawWrites> for WritesConfig {
-    fn from(raw: RawWrites) -> Self {
-        let rate = |given: Option<Positive>, default: u32| {
-            given.map_or(default, |rate| u32::try_from(rate.0).unwrap_or(u32::MAX))
-        };
-        Self {
-            qps: rate(raw.qps, DEFAULT_WRITES.qps),
-            burst: rate(raw.burst, DEFAULT_WRITES.burst),
-        }
-    }
-}
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -190,6 +190,8 @@ fn bound(schema: &mut Value) {
                 Some("string") if !fields.contains_key("enum") => Some(("maxLength", MAX_LENGTH)),
                 _ => None,
             };
+            // The host has them, and an object must not keep those of an earlier host.
+            fields.remove("default");
             if let Some((bound, most)) = most {
                 fields.entry(bound).or_insert_with(|| most.into());
             }
@@ -238,6 +240,15 @@ mod tests {
         fields.clone()
     }
 
+    /// Returns the lines of a table: fields in YAML, and what is said about them.
+    fn cases(table: &str) -> Vec<(Value, &str)> {
+        let case = |line| {
+            let (fields, says) = str::split_once(line, " -> ").unwrap();
+            (serde_saphyr::from_str(fields).unwrap(), says)
+        };
+        table.trim().lines().map(case).collect()
+    }
+
     #[test]
     fn an_object_is_an_entry_with_orders() {
         let other = json!({
@@ -263,68 +274,34 @@ mod tests {
 
     #[test]
     fn what_the_ceilings_do_not_allow_is_refused_with_the_ceiling() {
-        let cases = [
-            (
-                json!({"parent": {"apiVersion": "a.com/v1", "kind": "A"}}),
-                "ceilings[0].parents",
-            ),
-            (
-                json!({"children": [{"apiVersion": "v1", "kind": "Secret"}]}),
-                "the child kind v1/Secret is not allowed by `ceilings[0].children`",
-            ),
-            (
-                json!({"reads": [{"apiVersion": "v1", "kind": "Secret"}]}),
-                "ceilings[0].reads",
-            ),
-            (json!({"otherNamespaces": ["*"]}), "ceilings[0].otherNamespaces"),
-            (
-                json!({"otherNamespaces": ["kube-system"]}),
-                "ceilings[0].otherNamespaces",
-            ),
-            (
-                json!({"plugin": {"configMap": {"name": "a", "namespace": "default"}}}),
-                "named \"echo\" with a plugin in a ConfigMap of the namespace \"default\" (`configMaps`)",
-            ),
-            (
-                json!({"plugin": "oci://r/other/echo:1"}),
-                "the plugin's repository r/other/echo (`registries`)",
-            ),
-            (
-                json!({"plugin": "../etc/echo.wasm"}),
-                "must be in the folder of plugins",
-            ),
-            (
-                json!({"plugin": "/etc/echo.wasm"}),
-                "must be in the folder of plugins",
-            ),
-            (json!({"serviceAccount": "a/b"}), "ceilings[0].serviceAccounts"),
-            (json!({"adopt": true}), "ceilings[0].adopt"),
-            (json!({"allow": ["hostNamespace"]}), "ceilings[0].allow"),
-            (json!({"definitions": "install"}), "ceilings[0].definitions"),
-            (
-                json!({"limits": {"memory": "65Mi"}}),
-                "`limits.memory` is 65Mi; `ceilings[0].limits.memory` of the host's configuration allows at most 64Mi",
-            ),
-            (json!({"limits": {"deadline": "6s"}}), "at most 5s"),
-            (json!({"concurrency": 9}), "ceilings[0].concurrency"),
-            (json!({"writes": {"qps": 501}}), "ceilings[0].writes.qps"),
-            (json!({"resync": "1s"}), "at least 10s"),
-            (json!({"name": "other"}), "must be that of the object"),
-            (json!({"version": {"pin": "latest"}}), "spec.version.pin"),
-            (json!({"colour": "red"}), "unknown field"),
-            (
-                json!({"plugin": {"configmap": {"name": "a"}}}),
-                "unknown field `configmap`",
-            ),
-            (
-                json!({"plugin": {"configMap": {"name": "a", "key": "../b"}}}),
-                "cannot be a key",
-            ),
-            (
-                json!({"parent": {"apiVersion": "apps/v1", "kind": "Deployment"}}),
-                "must be a custom resource",
-            ),
-        ];
+        let cases = cases(
+            r#"
+            {parent: {apiVersion: a.com/v1, kind: A}} -> ceilings[0].parents
+            {children: [{apiVersion: v1, kind: Secret}]} -> the child kind v1/Secret is not allowed by `ceilings[0].children`
+            {reads: [{apiVersion: v1, kind: Secret}]} -> ceilings[0].reads
+            {otherNamespaces: ['*']} -> ceilings[0].otherNamespaces
+            {otherNamespaces: [kube-system]} -> ceilings[0].otherNamespaces
+            {plugin: {configMap: {name: a, namespace: default}}} -> named "echo" with a plugin in a ConfigMap of the namespace "default" (`configMaps`)
+            {plugin: 'oci://r/other/echo:1'} -> the plugin's repository r/other/echo (`registries`)
+            {plugin: ../etc/echo.wasm} -> must be in the folder of plugins
+            {plugin: /etc/echo.wasm} -> must be in the folder of plugins
+            {serviceAccount: a/b} -> ceilings[0].serviceAccounts
+            {adopt: true} -> ceilings[0].adopt
+            {allow: [hostNamespace]} -> ceilings[0].allow
+            {definitions: install} -> ceilings[0].definitions
+            {limits: {memory: 65Mi}} -> `limits.memory` is 65Mi; `ceilings[0].limits.memory` of the host's configuration allows at most 64Mi
+            {limits: {deadline: 6s}} -> at most 5s
+            {concurrency: 9} -> ceilings[0].concurrency
+            {writes: {qps: 501}} -> ceilings[0].writes.qps
+            {resync: 1s} -> at least 10s
+            {name: other} -> must be that of the object
+            {version: {pin: latest}} -> spec.version.pin
+            {colour: red} -> unknown field
+            {plugin: {configmap: {name: a}}} -> unknown field `configmap`
+            {plugin: {configMap: {name: a, key: ../b}}} -> cannot be a key
+            {parent: {apiVersion: apps/v1, kind: Deployment}} -> must be a custom resource
+            "#,
+        );
         let host = host(CEILINGS);
         for (other, expected) in cases {
             let error = read(&host, &spec(&other)).unwrap_err();
@@ -348,9 +325,8 @@ mod tests {
     fn a_controller_decorates_only_with_a_selector_and_what_the_ceilings_name() {
         let ceilings =
             "{parents: [{apiGroups: ['*'], kinds: ['*']}], children: [{apiGroups: [''], kinds: [Pod]}]";
-        let allowed = host(&format!(
-            "{ceilings}, decorates: [{{apiGroups: ['*'], kinds: ['*']}}]}}"
-        ));
+        let all = "decorates: [{apiGroups: ['*'], kinds: ['*']}]";
+        let allowed = host(&format!("{ceilings}, {all}}}"));
         let config = read(&allowed, &decorating(&json!({}))).unwrap().configs.remove(0);
         let labels = |text: &str| match text.split_once('=') {
             Some((key, value)) => std::collections::BTreeMap::from([(key.to_owned(), value.to_owned())]),
@@ -365,35 +341,34 @@ mod tests {
         let error = read(&host(&format!("{ceilings}}}")), &decorating(&json!({}))).unwrap_err();
         assert!(error.contains("`ceilings[0].decorates`"), "{error}");
 
-        let of = |api_version: &str, kind: &str, selector: &str| json!({"decorates": [{"apiVersion": api_version, "kind": kind, "selector": selector}]});
+        let of = |api_version: &str, kind: &str, selector: &str| json!({"apiVersion": api_version, "kind": kind, "selector": selector});
+        // Three parts: the API version, the kind and the selector.
+        let table = "
+            apps/v1 Deployment  -> `spec.decorates[0].selector`: an empty selector
+            apps/v1 Deployment   -> an empty selector
+            apps/v1 Deployment a in b -> is not a label selector
+            v1 Secret a -> v1/Secret cannot be decorated
+            v1 Event a -> v1/Event cannot be decorated
+            events.k8s.io/v1 Event a -> cannot be decorated
+            coordination.k8s.io/v1 Lease a -> cannot be decorated
+            authentication.k8s.io/v1 TokenReview a -> are not stored
+            operator-host.dev/v1alpha1 Controller a -> a kind of the host itself
+            v1 PodList a -> is a list and no object
+            apps Deployment a -> is not a kind
+            v1 Pod a -> v1/Pod is the kind that it decorates";
+        let one = table.trim().lines().map(|line| {
+            let (what, says) = line.trim_start().split_once(" -> ").unwrap();
+            let parts: Vec<_> = what.splitn(3, ' ').collect();
+            (json!({"decorates": [of(parts[0], parts[1], parts[2])]}), says)
+        });
         let several = |kinds: &[&str]| {
-            let each = kinds
-                .iter()
-                .map(|kind| of("v1", kind, "a")["decorates"][0].clone());
+            let each = kinds.iter().map(|kind| of("v1", kind, "a"));
             json!({"decorates": each.collect::<Vec<_>>()})
         };
-        for (other, expected) in [
-            (
-                of("apps/v1", "Deployment", ""),
-                "`spec.decorates[0].selector`: an empty selector",
-            ),
-            (of("apps/v1", "Deployment", " "), "an empty selector"),
-            (of("apps/v1", "Deployment", "a in b"), "is not a label selector"),
-            (of("v1", "Secret", "a"), "v1/Secret cannot be decorated"),
-            (of("v1", "Event", "a"), "v1/Event cannot be decorated"),
-            (of("events.k8s.io/v1", "Event", "a"), "cannot be decorated"),
-            (of("coordination.k8s.io/v1", "Lease", "a"), "cannot be decorated"),
-            (
-                of("authentication.k8s.io/v1", "TokenReview", "a"),
-                "are not stored",
-            ),
-            (
-                of("operator-host.dev/v1alpha1", "Controller", "a"),
-                "a kind of the host itself",
-            ),
-            (of("v1", "PodList", "a"), "is a list and no object"),
-            (of("apps", "Deployment", "a"), "is not a kind"),
-            (of("v1", "Pod", "a"), "v1/Pod is the kind that it decorates"),
+        let long = "K".repeat(59);
+        let at_most_8 = "`spec.decorates`: a Controller decorates at most 8 kinds";
+        let parent = json!({"parent": {"apiVersion": "a.dev/v1", "kind": "A"}});
+        for (other, expected) in one.chain([
             (several(&["Node", "Pod"]), "v1/Pod is the kind that it decorates"),
             (
                 several(&["Node", "Secret"]),
@@ -403,21 +378,12 @@ mod tests {
                 several(&["Node", "Node"]),
                 "`spec.decorates[1]`: v1/Node is listed twice",
             ),
-            (
-                several(&["A"; 9]),
-                "`spec.decorates`: a Controller decorates at most 8 kinds",
-            ),
-            (
-                several(&["Node", &"K".repeat(59)]),
-                "`spec.decorates[1].kind`: \"echo.kkkk",
-            ),
+            (several(&["A"; 9]), at_most_8),
+            (several(&["Node", &long]), "`spec.decorates[1].kind`: \"echo.kkkk"),
             (json!({"decorates": []}), "`spec.parent`: name the kind"),
-            (
-                json!({"parent": {"apiVersion": "a.dev/v1", "kind": "A"}}),
-                "leave one out",
-            ),
+            (parent, "leave one out"),
             (json!({"definitions": "check"}), "`spec.definitions`"),
-        ] {
+        ]) {
             let error = read(&allowed, &decorating(&other)).unwrap_err();
             assert!(error.contains(expected), "{other}: {error}");
         }
@@ -433,21 +399,14 @@ mod tests {
         let kinds = json!([of("apps/v1", "Deployment", "a"), of("v1", "Service", "b")]);
         let spec = decorating(&json!({"decorates": kinds, "children": []}));
         let configs = read(&host(ceilings), &spec).unwrap().configs;
-        let ids: Vec<_> = configs
-            .iter()
-            .map(|config| (&*config.name, &*config.id))
-            .collect();
-        assert_eq!(ids, [("echo", "echo"), ("echo", "echo.service")]);
-        assert!(
-            configs
-                .iter()
-                .all(|config| config.field_manager() == "operator-host/echo")
-        );
-        let kinds: Vec<_> = configs
-            .iter()
-            .map(|config| decorates::named(&config.parent))
-            .collect();
-        assert_eq!(kinds, ["Deployment.apps", "Service"]);
+        let mut expected = [("echo", "Deployment.apps"), ("echo.service", "Service")].into_iter();
+        for config in &configs {
+            let kind = decorates::named(&config.parent);
+            assert_eq!(Some((&*config.id, &*kind)), expected.next());
+            assert_eq!(config.name, "echo");
+            assert_eq!(config.field_manager(), "operator-host/echo");
+        }
+        assert_eq!(expected.next(), None);
     }
 
     #[test]
@@ -480,9 +439,8 @@ mod tests {
             Value::Array(schemas) => schemas.iter().collect(),
             _ => Vec::new(),
         };
-        own.into_iter()
-            .chain(parts.into_iter().flat_map(unbounded))
-            .collect()
+        let within = parts.into_iter().flat_map(unbounded);
+        own.into_iter().chain(within).collect()
     }
 
     #[test]
@@ -521,9 +479,8 @@ mod tests {
                 "parent": {"apiVersion": format!("{group}/v1"), "kind": "Thing"},
                 "plugin": {"configMap": {"name": "p", "namespace": namespace}},
             });
-            spec.as_object_mut()
-                .unwrap()
-                .extend(more.as_object().unwrap().clone());
+            let fields = spec.as_object_mut().unwrap();
+            fields.extend(more.as_object().unwrap().clone());
             host.allows(&host.object(name, "uid", spec.as_object().unwrap())?)
         };
         let (none, account) = (json!({}), json!({"serviceAccount": "team-b/op"}));
@@ -532,33 +489,15 @@ mod tests {
         check("own", json!(null), "own.dev", none.clone()).unwrap();
         check("own", json!("home"), "own.dev", none.clone()).unwrap();
         for (name, namespace, group, more, expected) in [
-            ("a-1", json!("team-a"), "b.dev", &none, "ceilings[0].parents"),
-            ("a-1", json!("team-b"), "a.dev", &account, "ceilings[1].parents"),
-            (
-                "a-1",
-                json!("team-a"),
-                "a.dev",
-                &account,
-                "ceilings[0].serviceAccounts",
-            ),
-            (
-                "b-1",
-                json!("team-b"),
-                "b.dev",
-                &none,
-                "`ceilings[1].serviceAccounts` demands",
-            ),
-            ("b-1", json!("team-a"), "a.dev", &none, "no entry of `ceilings`"),
-            (
-                "own",
-                json!("elsewhere"),
-                "own.dev",
-                &none,
-                "the namespace \"elsewhere\"",
-            ),
-            ("own", json!("home"), "a.dev", &none, "ceilings[2].parents"),
+            ("a-1", "team-a", "b.dev", &none, "ceilings[0].parents"),
+            ("a-1", "team-b", "a.dev", &account, "ceilings[1].parents"),
+            ("a-1", "team-a", "a.dev", &account, "ceilings[0].serviceAccounts"),
+            ("b-1", "team-b", "b.dev", &none, "`ceilings[1].serviceAccounts`"),
+            ("b-1", "team-a", "a.dev", &none, "no entry of `ceilings`"),
+            ("own", "elsewhere", "own.dev", &none, "namespace \"elsewhere\""),
+            ("own", "home", "a.dev", &none, "ceilings[2].parents"),
         ] {
-            let error = check(name, namespace, group, more.clone()).unwrap_err();
+            let error = check(name, json!(namespace), group, more.clone()).unwrap_err();
             assert!(error.contains(expected), "{name} {group}: {error}");
         }
     }
@@ -568,29 +507,23 @@ mod tests {
         let all =
             "{parents: [{apiGroups: ['*'], kinds: ['*']}], children: [{apiGroups: ['*'], kinds: ['*']}]}";
         let host = host(all);
-        for (api_version, kind, expected) in [
-            (
-                "operator-host.dev/v1alpha1",
-                "Controller",
-                "a kind of the host itself",
-            ),
-            ("operator-host.dev/v2", "External", "a kind of the host itself"),
-            ("autoscaling/v1", "Scale", "a part of other objects"),
-            ("v1", "List", "a list and no object"),
-            ("v1", "ConfigMapList", "a list and no object"),
-            ("apps/v1", "DeploymentList", "a list and no object"),
-        ] {
-            let kind = json!({"apiVersion": api_version, "kind": kind});
-            let error = read(&host, &spec(&json!({"children": [kind]}))).unwrap_err();
-            assert!(
-                error.starts_with("`spec.children[0]`: ") && error.contains(expected),
-                "{error}"
-            );
-            let error = read(&host, &spec(&json!({"parent": kind}))).unwrap_err();
-            assert!(
-                error.starts_with("`spec.parent`: ") && error.contains(expected),
-                "{error}"
-            );
+        for (kind, expected) in cases(
+            "
+            {apiVersion: operator-host.dev/v1alpha1, kind: Controller} -> a kind of the host itself
+            {apiVersion: operator-host.dev/v2, kind: External} -> a kind of the host itself
+            {apiVersion: autoscaling/v1, kind: Scale} -> a part of other objects
+            {apiVersion: v1, kind: List} -> a list and no object
+            {apiVersion: v1, kind: ConfigMapList} -> a list and no object
+            {apiVersion: apps/v1, kind: DeploymentList} -> a list and no object",
+        ) {
+            for (field, spec) in [
+                ("children[0]", spec(&json!({"children": [kind]}))),
+                ("parent", spec(&json!({"parent": kind}))),
+            ] {
+                let error = read(&host, &spec).unwrap_err();
+                assert!(error.starts_with(&format!("`spec.{field}`: ")), "{error}");
+                assert!(error.contains(expected), "{error}");
+            }
         }
         let kind = json!({"apiVersion": "operator-host.dev/v1alpha1", "kind": "External"});
         read(&host, &spec(&json!({"children": [kind]}))).unwrap();
@@ -605,74 +538,31 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_by_its_field() {
-        let children = json!([{"apiVersion": "v1", "kind": "Pod", "onRemoval": "retain"}, {"apiVersion": "v1", "kind": "pod"}]);
-        let stages = json!([{"objects": 1}, {"percent": 900}]);
-        let cases = [
-            (
-                json!({"resync": "soon"}),
-                "`spec.resync`: \"soon\" is not a duration",
-            ),
-            (
-                json!({"children": children}),
-                "`spec.children[1]`: \"pod\" of \"v1\" is not a kind",
-            ),
-            (
-                json!({"proving": {"stages": stages}}),
-                "`spec.proving.stages[1]`: the `percent` of a stage must be from 1 to 100, not 900",
-            ),
-            (
-                json!({"proving": {"stages": [{"wait": "1m"}]}}),
-                "`spec.proving.stages[0]`: a stage has one of",
-            ),
-            (
-                json!({"otherNamespaces": [], "limits": {"memory": "1 GB"}}),
-                "`spec.limits.memory`: \"1 GB\" is not a size",
-            ),
-            (
-                json!({"limits": {"children": -1}}),
-                "`spec.limits.children`: invalid value: integer `-1`, expected a whole number",
-            ),
-            (json!({"backoff": {"initial": 5}}), "`spec.backoff.initial`: "),
-            (
-                json!({"backoff": {"initial": "2s", "max": "1s"}}),
-                "`spec.backoff.initial`: ",
-            ),
-            (
-                json!({"children": [{"apiVersion": "v1", "kind": "Pod"}, {"apiVersion": "v1", "kind": "Pod"}]}),
-                "`spec.children[1]`: v1/Pod is listed twice",
-            ),
-            (
-                json!({"children": [{"apiVersion": "apps", "kind": "Deployment"}]}),
-                "`spec.children[0]`: \"Deployment\" of \"apps\" is not a kind",
-            ),
-            (
-                json!({"version": {"pinn": "0123456789"}}),
-                "`spec.version.pinn`: unknown field",
-            ),
-            (
-                json!({"onRemoval": "leave"}),
-                "`spec.onRemoval`: unknown variant `leave`",
-            ),
-            (
-                json!({"plugin": {"configMap": {"name": "a", "kye": "b"}}}),
-                "`spec.plugin.configMap.kye`: unknown field `kye`",
-            ),
-            (
-                json!({"plugin": {"configMap": {}}}),
-                "`spec.plugin.configMap`: missing field `name`",
-            ),
-            (
-                json!({"plugin": 5}),
-                "`spec.plugin`: invalid type: integer `5`, expected the path of a file",
-            ),
-        ];
+        let cases = cases(
+            r#"
+            {resync: soon} -> `spec.resync`: "soon" is not a duration
+            {children: [{apiVersion: v1, kind: Pod, onRemoval: retain}, {apiVersion: v1, kind: pod}]} -> `spec.children[1]`: "pod" of "v1" is not a kind
+            {proving: {stages: [{objects: 1}, {percent: 900}]}} -> `spec.proving.stages[1]`: the `percent` of a stage must be from 1 to 100, not 900
+            {proving: {stages: [{wait: 1m}]}} -> `spec.proving.stages[0]`: a stage has one of
+            {otherNamespaces: [], limits: {memory: 1 GB}} -> `spec.limits.memory`: "1 GB" is not a size
+            {limits: {children: -1}} -> `spec.limits.children`: invalid value: integer `-1`, expected a whole number
+            {backoff: {initial: 5}} -> `spec.backoff.initial`:
+            {backoff: {initial: 2s, max: 1s}} -> `spec.backoff.initial`:
+            {children: [{apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: Pod}]} -> `spec.children[1]`: v1/Pod is listed twice
+            {children: [{apiVersion: apps, kind: Deployment}]} -> `spec.children[0]`: "Deployment" of "apps" is not a kind
+            {version: {pinn: a}} -> `spec.version.pinn`: unknown field
+            {onRemoval: leave} -> `spec.onRemoval`: unknown variant `leave`
+            {plugin: {configMap: {name: a, kye: b}}} -> `spec.plugin.configMap.kye`: unknown field `kye`
+            {plugin: {configMap: {}}} -> `spec.plugin.configMap`: missing field `name`
+            {plugin: 5} -> `spec.plugin`: invalid type: integer `5`, expected the path of a file
+            "#,
+        );
         for (other, expected) in cases {
             let error = host(CEILINGS).object("echo", "uid", &spec(&other)).unwrap_err();
             assert!(error.starts_with(expected), "{other}: {error}");
         }
-        let error = host(CEILINGS)
-            .object("a.b", "uid", &spec(&json!({})))
-            .unwrap_err();
+        let named = host(CEILINGS).object("a.b", "uid", &spec(&json!({})));
+        let error = named.unwrap_err();
         assert!(error.starts_with("`metadata.name`: "), "{error}");
     }
 

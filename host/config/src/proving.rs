@@ -3,29 +3,50 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
-use super::values::{AtMost, Text, Value};
+use super::values::{AtMost, Text, read_as};
 use operator_host_core::digest::Prefix;
 use operator_host_core::object::Selector;
 
 /// What a new version of the plugin must prove before it becomes live, and the exceptions.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ProvingConfig {
-    /// Whether a new version must prove anything.
+    /// Whether a new version is proved. Default: `enforce`.
     pub mode: ProvingMode,
-    /// The percentage of children that a new version may delete. It may never omit a child of a kind that is retained.
+    /// The share of children that a new version may delete. Default: `20%`.
+    // It may never omit a child of a kind that is retained.
+    #[serde(deserialize_with = "percent")]
+    #[schemars(with = "String")]
     pub max_deletions: u8,
-    /// The number of objects to prove a new version on, at least 1; a sample when there are more.
+    /// The number of objects on which a new version is proved. Default: 1000.
+    // A sample when there are more.
+    #[serde(deserialize_with = "read_as::<AtMost<1_000_000>, _, _>")]
+    #[schemars(with = "u32")]
     pub objects: usize,
-    /// The number of former live versions to keep for a return.
+    /// The number of former live versions to keep. Default: 5.
+    #[serde(deserialize_with = "read_as::<AtMost<100>, _, _>")]
+    #[schemars(with = "u8")]
     pub keep: usize,
-    /// The version that becomes live whatever its proof shows: the beginning of its digest.
+    /// The beginning of the digest of a version that becomes live whatever its proof shows.
+    #[serde(deserialize_with = "promote")]
+    #[schemars(with = "Option<String>")]
     pub promote: Option<Prefix>,
     /// The only version that may be live, by order of a Controller; the file pins with `sha256`.
+    #[serde(skip)]
     pub pin: Option<Prefix>,
-    /// The objects that a proved version reconciles first; without any it becomes live for all at once.
+    /// The objects that a proved version reconciles first, stage by stage. A stage whose objects become less ready than before
+    /// and than the others returns them to the live version, and holds the new one back. Default: all at once.
+    #[schemars(with = "Vec<RawStage>")]
     pub stages: Vec<StageConfig>,
+}
+
+impl Default for ProvingConfig {
+    fn default() -> Self {
+        DEFAULT_PROVING
+    }
 }
 
 /// One stage of a rollout.
@@ -73,27 +94,6 @@ pub const DEFAULT_PROVING: ProvingConfig = ProvingConfig {
     stages: Vec::new(),
 };
 
-#[derive(Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct RawProving {
-    /// Whether a new version is proved. Default: `enforce`.
-    mode: Option<ProvingMode>,
-    /// The share of children that a new version may delete. Default: `20%`.
-    max_deletions: Option<Text<Percent>>,
-    /// The number of objects on which a new version is proved. Default: 1000.
-    #[schemars(with = "Option<u32>")]
-    objects: Option<AtMost<1_000_000>>,
-    /// The number of former live versions to keep. Default: 5.
-    #[schemars(with = "Option<u8>")]
-    keep: Option<AtMost<100>>,
-    /// The beginning of the digest of a version that becomes live whatever its proof shows.
-    promote: Option<Text<Prefix>>,
-    /// The objects that a proved version reconciles first, stage by stage. A stage whose objects become less ready than before
-    /// and than the others returns them to the live version, and holds the new one back. Default: all at once.
-    #[schemars(with = "Vec<RawStage>")]
-    stages: Vec<StageConfig>,
-}
-
 /// One stage: `objects`, `percent` or `selector`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -136,38 +136,19 @@ impl TryFrom<RawStage> for StageConfig {
     }
 }
 
-impl RawProving {
-    pub(super) fn has_stages(&self) -> bool {
-        !self.stages.is_empty()
-    }
+fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let number = text.strip_suffix('%').and_then(|number| number.parse().ok());
+    number.filter(|number| *number <= 100).ok_or_else(|| {
+        D::Error::custom(format!(
+            "{text:?} is not a percentage: expected a value from `0%` to `100%`, such as `20%`"
+        ))
+    })
 }
 
-impl From<RawProving> for ProvingConfig {
-    fn from(raw: RawProving) -> Self {
-        Self {
-            mode: raw.mode.unwrap_or(DEFAULT_PROVING.mode),
-            max_deletions: raw
-                .max_deletions
-                .map_or(DEFAULT_PROVING.max_deletions, |it| it.0.0),
-            objects: raw.objects.map_or(DEFAULT_PROVING.objects, |it| it.0),
-            keep: raw.keep.map_or(DEFAULT_PROVING.keep, |it| it.0),
-            promote: raw.promote.map(|it| it.0),
-            pin: None,
-            stages: raw.stages,
-        }
-    }
-}
-
-struct Percent(u8);
-
-impl Value for Percent {
-    fn parse(text: &str) -> Result<Self, String> {
-        let number = text.strip_suffix('%').and_then(|number| number.parse().ok());
-        let number = number.filter(|number| *number <= 100).map(Self);
-        number.ok_or_else(|| {
-            format!("{text:?} is not a percentage: expected a value from `0%` to `100%`, such as `20%`")
-        })
-    }
+fn promote<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Prefix>, D::Error> {
+    let prefix = Option::<Text<Prefix>>::deserialize(deserializer)?;
+    Ok(prefix.map(|it| it.0))
 }
 
 #[cfg(test)]
@@ -192,6 +173,8 @@ mod tests {
         assert_eq!(proving("{}").unwrap().proving, DEFAULT_PROVING);
         let text = "{mode: off, maxDeletions: 0%, objects: 3, keep: 1, promote: 'sha256:0123456789ab', \
                     stages: [{objects: 1}, {percent: 10, wait: 10m}, {selector: canary=true}]}";
+        let stage = |objects, wait| StageConfig { objects, wait };
+        let canaries = Selector::of("canary=true").unwrap();
         let expected = ProvingConfig {
             mode: ProvingMode::Off,
             max_deletions: 0,
@@ -200,18 +183,9 @@ mod tests {
             promote: Some(Prefix::parse("0123456789ab").unwrap()),
             pin: None,
             stages: vec![
-                StageConfig {
-                    objects: StageObjects::Count(1),
-                    wait: DEFAULT_STAGE_WAIT,
-                },
-                StageConfig {
-                    objects: StageObjects::Percent(10),
-                    wait: Duration::from_secs(600),
-                },
-                StageConfig {
-                    objects: StageObjects::Labeled(Selector::of("canary=true").unwrap()),
-                    wait: DEFAULT_STAGE_WAIT,
-                },
+                stage(StageObjects::Count(1), DEFAULT_STAGE_WAIT),
+                stage(StageObjects::Percent(10), Duration::from_secs(600)),
+                stage(StageObjects::Labeled(canaries), DEFAULT_STAGE_WAIT),
             ],
         };
         assert_eq!(proving(text).unwrap().proving, expected);
@@ -230,18 +204,13 @@ mod tests {
             ("{stages: [{percent: 101}]}", "must be from 1 to 100, not 101"),
             ("{stages: [{percent: -1}]}", "must be from 1 to 100, not -1"),
             ("{stages: [{percent: 900}]}", "must be from 1 to 100, not 900"),
-            (
-                "{stages: [{selector: 'a=b='}]}",
-                "cannot follow a part of a selector",
-            ),
+            ("{stages: [{selector: 'a=b='}]}", "cannot follow a part of a"),
             ("{stages: [{percent: 1, wait: soon}]}", "is not a duration"),
         ];
         for (text, expected) in cases {
             let error = proving(text).unwrap_err();
-            assert!(
-                error.contains(":5:") && error.contains(expected),
-                "{text}: {error}"
-            );
+            let is_so = error.contains(":5:") && error.contains(expected);
+            assert!(is_so, "{text}: {error}");
         }
     }
 }

@@ -13,14 +13,13 @@ use tracing_subscriber::EnvFilter;
 use super::ceilings::Ceilings;
 use super::decorates::{self, Decorates, MAX_KINDS, RawDecorated};
 use super::leadership::{LeadershipConfig, LeadershipMode};
-use super::limits::{Concurrency, RawLimits, RawWrites};
-use super::proving::RawProving;
-use super::registry::{RawPlugin, RawRegistry};
+use super::limits::{Concurrency, RawLimits};
+use super::registry::RawPlugin;
 use super::values::{Label, Text, Value, invalid};
 use super::webhook::WebhookConfig;
 use super::{
     Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_RESYNC,
-    DefinitionsMode, Places, ServiceAccount,
+    DefinitionsMode, Places, ProvingConfig, RegistryConfig, ServiceAccount, WritesConfig,
 };
 use super::{external, object};
 use crate::trust::Trust;
@@ -42,7 +41,7 @@ pub(super) struct RawConfig {
     lease: LeadershipConfig,
     webhook: Option<WebhookConfig>,
     host_namespace: Option<Text<Label>>,
-    registry: RawRegistry,
+    registry: RegistryConfig,
     definitions: DefinitionsMode,
     ceilings: Option<Vec<Ceilings>>,
 }
@@ -102,7 +101,7 @@ pub(super) struct RawController {
     backoff: RawBackoff,
     /// The rate of writes to the cluster.
     #[serde(default)]
-    writes: RawWrites,
+    writes: WritesConfig,
     /// How objects are deleted.
     #[serde(default)]
     finalizer: RawFinalizer,
@@ -116,7 +115,7 @@ pub(super) struct RawController {
     service_account: Option<Text<ServiceAccount>>,
     /// What a new version of the plugin must prove before it becomes live.
     #[serde(default)]
-    proving: RawProving,
+    proving: ProvingConfig,
     /// What the plugin may do beyond its usual permissions.
     #[serde(default)]
     allow: BTreeSet<Allow>,
@@ -224,7 +223,7 @@ impl RawConfig {
         let folder = self.plugins;
         let places = Places {
             folder: folder.map_or_else(|| here.to_owned(), |folder| here.join(folder)),
-            registry: Arc::new(self.registry.settings(here)),
+            registry: Arc::new(self.registry.relative_to(here)),
         };
         let mut controllers: Vec<ControllerConfig> = Vec::new();
         let without = || self.ceilings.is_some().then(Vec::new);
@@ -304,7 +303,7 @@ impl RawController {
             let why = "the definitions of what is decorated are not the plugin's: leave this out";
             return wrong("definitions", why);
         }
-        if decorates && self.proving.has_stages() {
+        if decorates && !self.proving.stages.is_empty() {
             let why = "a version that decorates cannot be staged: the condition Ready of its objects, if they have one, says nothing \
                        about it";
             return wrong("proving.stages", why);
@@ -370,14 +369,14 @@ impl RawController {
             resync: self.resync.map_or(DEFAULT_RESYNC, |it| it.0),
             backoff: BackoffConfig { initial, max },
             release_after: self.finalizer.release_after.map(|it| it.0),
-            writes: self.writes.into(),
+            writes: self.writes,
             limits: self.limits.into(),
             trust: Trust {
                 sha256: self.sha256,
                 keys: None,
             },
             service_account: self.service_account.map(|it| it.0),
-            proving: self.proving.into(),
+            proving: self.proving,
             definitions: match &decorates {
                 Some(_) => DefinitionsMode::Ignore,
                 None => self.definitions.unwrap_or(definitions),

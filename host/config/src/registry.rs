@@ -16,7 +16,7 @@ use super::Places;
 use super::location::{ConfigMapKey, Location};
 use super::object::MAX_LENGTH;
 use super::reference::{Reference, SCHEME, is_registry};
-use super::values::{Text, Value};
+use super::values::{Text, Value, text};
 use operator_host_contract::is_dns_label;
 use operator_host_core::object::{is_config_map_key, name_problem};
 
@@ -26,17 +26,21 @@ pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(300);
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How registries are asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RegistryConfig {
     /// How often the host looks whether a tag names another manifest.
+    #[serde(deserialize_with = "interval")]
     pub interval: Duration,
     /// The time to pull one layer. A whole look has twice this time.
+    #[serde(deserialize_with = "text")]
     pub timeout: Duration,
     /// A Docker configuration file with credentials. It is read again when a registry asks for them.
     pub credentials: Option<PathBuf>,
     /// PEM with certificate authorities that are trusted in addition to those of the system.
     pub certificate_authorities: Option<PathBuf>,
     /// The registries that are asked without TLS.
+    #[serde(deserialize_with = "hosts")]
     pub plain_http: BTreeSet<String>,
 }
 
@@ -55,40 +59,29 @@ impl Default for RegistryConfig {
 /// The shortest interval: a registry is not asked more often.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct RawRegistry {
-    interval: Option<Text<Interval>>,
-    timeout: Option<Text<Duration>>,
-    credentials: Option<PathBuf>,
-    certificate_authorities: Option<PathBuf>,
-    plain_http: Vec<Text<Host>>,
-}
-
-impl RawRegistry {
-    /// Returns the settings. Relative paths start at `here`.
-    pub(super) fn settings(self, here: &Path) -> RegistryConfig {
-        RegistryConfig {
-            interval: self.interval.map_or(DEFAULT_INTERVAL, |it| it.0.0),
-            timeout: self.timeout.map_or(DEFAULT_TIMEOUT, |it| it.0),
-            credentials: self.credentials.map(|path| here.join(path)),
-            certificate_authorities: self.certificate_authorities.map(|path| here.join(path)),
-            plain_http: self.plain_http.into_iter().map(|it| it.0.0).collect(),
+impl RegistryConfig {
+    /// Returns the same with paths that start at a folder.
+    pub(super) fn relative_to(mut self, folder: &Path) -> Self {
+        let files = [&mut self.credentials, &mut self.certificate_authorities];
+        for path in files.into_iter().flatten() {
+            *path = folder.join(&path);
         }
+        self
     }
 }
 
-struct Interval(Duration);
-
-impl Value for Interval {
-    fn parse(text: &str) -> Result<Self, String> {
-        match Duration::parse(text)? {
-            interval if interval < SHORTEST => {
-                Err(format!("`registry.interval` must be at least {SHORTEST:?}"))
-            }
-            interval => Ok(Self(interval)),
-        }
+fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    match text(deserializer)? {
+        interval if interval < SHORTEST => Err(D::Error::custom(format!(
+            "`registry.interval` must be at least {SHORTEST:?}"
+        ))),
+        interval => Ok(interval),
     }
+}
+
+fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>, D::Error> {
+    let hosts = Vec::<Text<Host>>::deserialize(deserializer)?;
+    Ok(hosts.into_iter().map(|it| it.0.0).collect())
 }
 
 struct Host(String);
@@ -228,10 +221,8 @@ mod tests {
             panic!("{location:?}");
         };
         assert_eq!(location.to_string(), "oci://r.example.com/team/echo:1");
-        assert_eq!(
-            (settings.interval, settings.timeout),
-            (Duration::from_secs(60), Duration::from_secs(10))
-        );
+        assert_eq!(settings.interval, Duration::from_secs(60));
+        assert_eq!(settings.timeout, Duration::from_secs(10));
         assert_eq!(settings.credentials, Some("/etc/c.json".into()));
         assert_eq!(settings.certificate_authorities, Some("/ca.pem".into()));
         assert!(settings.plain_http.contains("localhost:5000"));
@@ -243,27 +234,25 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_position_and_what_is_expected() {
-        for (registry, plugin, expected) in [
-            (
-                "{}",
-                "oci://r/echo",
-                "2:90: \"oci://r/echo\" is not a reference to an artifact: it has neither a tag nor a digest",
-            ),
-            ("{}", "oci://r/Echo:1", "is not a repository"),
+        let neither =
+            "2:90: \"oci://r/echo\" is not a reference to an artifact: it has neither a tag nor a digest";
+        for (registry, name, expected) in [
+            ("{}", "echo", neither),
+            ("{}", "Echo:1", "is not a repository"),
             (
                 "{interval: 10ms}",
-                "oci://r/echo:1",
+                "a:1",
                 "1:22: `registry.interval` must be at least 1s",
             ),
-            ("{timeout: soon}", "oci://r/echo:1", "is not a duration"),
+            ("{timeout: soon}", "a:1", "is not a duration"),
             (
                 "{plainHttp: ['http://r']}",
-                "oci://r/echo:1",
+                "a:1",
                 "1:24: \"http://r\" is not a registry",
             ),
-            ("{password: x}", "oci://r/echo:1", "unknown field"),
+            ("{password: x}", "a:1", "unknown field"),
         ] {
-            let error = parse(registry, plugin).unwrap_err();
+            let error = parse(registry, &format!("oci://r/{name}")).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
     }

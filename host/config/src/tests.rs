@@ -42,29 +42,16 @@ fn the_file_sets_the_memory_of_a_call_and_the_rate_of_writes() {
     let text = GOOD.replace("limits: {memory: 32Mi, deadline: 250ms, compile: 2m}", limits);
     let config = parse(&format!("{text}    writes: {{qps: 5, burst: 10}}\n")).unwrap();
     let echo = &config.controllers[0];
-    let Limits {
-        request,
-        response,
-        values,
-        children,
-        ..
-    } = echo.limits;
-    assert_eq!(
-        (request, response, values, children),
-        (4 << 20, 1 << 20, 5000, 50)
-    );
+    assert_eq!((echo.limits.request, echo.limits.response), (4 << 20, 1 << 20));
+    assert_eq!((echo.limits.values, echo.limits.children), (5000, 50));
     assert_eq!(echo.writes, WritesConfig { qps: 5, burst: 10 });
 }
 
 #[test]
 fn claims_are_retained_and_other_kinds_deleted_unless_configured_otherwise() {
     let removals = |text: &str| -> Vec<Removal> {
-        parse(text).unwrap().controllers[0]
-            .rules
-            .children
-            .values()
-            .copied()
-            .collect()
+        let config = parse(text).unwrap();
+        config.controllers[0].rules.children.values().copied().collect()
     };
     assert_eq!(removals(GOOD), [Removal::Retain, Removal::Delete]);
     let flipped = GOOD
@@ -90,20 +77,15 @@ fn a_plugin_file_may_be_missing() {
 #[track_caller]
 fn refused(text: &str, place: &str, expected: &str) {
     let message = parse(text).expect_err("the configuration must be refused");
-    assert!(
-        message.starts_with(&format!("config.yaml:{place}: ")),
-        "{message}"
-    );
+    let place = format!("config.yaml:{place}: ");
+    assert!(message.starts_with(&place), "{message}");
     assert!(message.contains(expected), "{message}");
 }
 
 #[test]
 fn a_file_without_controllers_needs_ceilings() {
-    refused(
-        "plugins: .\n",
-        "1:1",
-        "set `ceilings` to run the Controllers of the cluster",
-    );
+    let words = "set `ceilings` to run the Controllers of the cluster";
+    refused("plugins: .\n", "1:1", words);
     assert!(parse("ceilings: []\n").unwrap().controllers.is_empty());
 }
 
@@ -116,36 +98,17 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
     with("32Mi", "32Mb", "8:22", "expected a number of bytes");
     with("250ms", "soon", "8:38", "expected a value such as `500ms`");
     with("250ms", "0s", "8:38", "expected a value such as `500ms`");
-    for (group, kind) in [
-        ("v1", "Node"),
-        ("apps/v1", "Deployment"),
-        ("networking.k8s.io/v1", "Ingress"),
-    ] {
-        let other = format!("kind: {kind}, apiVersion: {group}");
-        let parent = "apiVersion: my-operator.dev/v1, kind: Echo";
-        with(parent, &other, "2:5", "`parent` must be a custom resource");
+    for group in ["v1", "apps/v1", "networking.k8s.io/v1"] {
+        let (own, other) = ("apiVersion: my-operator.dev/v1", format!("apiVersion: {group}"));
+        with(own, &other, "2:5", "`parent` must be a custom resource");
     }
     with("name: echo", "name: Echo_1", "2:11", "lower-case letters");
     with("my-operator.dev/v1", "my-operator.dev", "3:13", "is not a kind");
     with("kind: Pod}", "kind: pods}", "6:9", "expected CamelCase");
-    with(
-        "my-operator.dev/v1",
-        "my-operator.dev/\u{31d}v2",
-        "3:13",
-        "is not a kind",
-    );
-    with(
-        "    limits",
-        "    concurrency: 0\n    limits",
-        "8:18",
-        "from 1 to 1000",
-    );
-    with(
-        "    limits",
-        "    concurrency: many\n    limits",
-        "8:18",
-        "expected a whole number",
-    );
+    let odd = "my-operator.dev/\u{31d}v2";
+    with("my-operator.dev/v1", odd, "3:13", "is not a kind");
+    more("    concurrency: 0\n", "9:18", "from 1 to 1000");
+    more("    concurrency: many\n", "9:18", "expected a whole number");
     more("    writes: {qps: 0}\n", "9:19", "must be at least 1");
     more("    writes: {burst: lots}\n", "9:21", "expected a whole number");
     with("memory: 32Mi", "values: 0", "8:22", "must be at least 1");
@@ -155,25 +118,16 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
 
 #[test]
 fn two_controllers_for_one_kind_are_refused_whatever_their_version() {
-    let second = GOOD
-        .replace("controllers:\n", "")
-        .replace("name: echo", "name: other");
-    refused(
-        &format!("{GOOD}{second}"),
-        "9:5",
-        "the controller \"echo\" already reconciles Echo",
-    );
-    let v2 = second.replace("dev/v1", "dev/v2");
-    refused(
-        &format!("{GOOD}{v2}"),
-        "9:5",
-        "a kind can have one controller only",
-    );
-    refused(
-        &format!("{GOOD}{}", GOOD.replace("controllers:\n", "")),
-        "9:5",
-        "there is already a controller named",
-    );
+    let same = GOOD.replace("controllers:\n", "");
+    let other = same.replace("name: echo", "name: other");
+    let v2 = other.replace("dev/v1", "dev/v2");
+    for (second, words) in [
+        (other, "the controller \"echo\" already reconciles Echo"),
+        (v2, "a kind can have one controller only"),
+        (same, "there is already a controller named"),
+    ] {
+        refused(&format!("{GOOD}{second}"), "9:5", words);
+    }
 }
 
 #[test]
@@ -188,10 +142,9 @@ fn a_missing_file_is_named_and_why_it_cannot_be_read_is_said_once() {
 #[test]
 fn a_kind_is_listed_under_children_once_in_one_version() {
     let with = |second: &str| {
-        GOOD.replace(
-            "    limits:",
-            &format!("      - {{apiVersion: example.com/v1, kind: Gadget}}\n      - {second}\n    limits:"),
-        )
+        let both =
+            format!("      - {{apiVersion: example.com/v1, kind: Gadget}}\n      - {second}\n    limits:");
+        GOOD.replace("    limits:", &both)
     };
     assert!(parse(&with("{apiVersion: example.org/v2, kind: Gadget}")).is_ok());
     let refused = parse(&with("{apiVersion: example.com/v2, kind: Gadget}")).unwrap_err();
@@ -210,11 +163,11 @@ fn keys_in_the_folder_that_plugins_come_from_are_refused() {
         std::fs::write(folder.join("keys.yaml"), "").unwrap();
     }
     std::fs::write(plugins.join("echo.wasm"), "").unwrap();
-    let config = Config::parse(
-        &folder.path().join("config.yaml"),
-        &format!("plugins: plugins\n{GOOD}"),
-    )
-    .unwrap();
+    let (file, text) = (
+        folder.path().join("config.yaml"),
+        format!("plugins: plugins\n{GOOD}"),
+    );
+    let config = Config::parse(&file, &text).unwrap();
     config.check_place_of_keys(&elsewhere.join("keys.yaml")).unwrap();
     // A link in the plugin folder is refused too, and so is a link to such a key file.
     std::os::unix::fs::symlink(plugins.join("keys.yaml"), elsewhere.join("link")).unwrap();
@@ -231,16 +184,10 @@ fn a_cleanup_is_waited_for_until_it_is_done_unless_the_file_sets_a_limit() {
         |text: &str| parse(&GOOD.replace("    limits:", &format!("    finalizer: {text}\n    limits:")));
     let after = with("{releaseAfter: 2h}").unwrap().controllers[0].release_after;
     assert_eq!(after, Some(Duration::from_secs(7200)));
-    assert!(
-        with("{releaseAfter: soon}")
-            .unwrap_err()
-            .contains("is not a duration")
-    );
-    assert!(
-        with("{releaseAfter: 0s}")
-            .unwrap_err()
-            .contains("is not a duration")
-    );
+    for time in ["soon", "0s"] {
+        let error = with(&format!("{{releaseAfter: {time}}}")).unwrap_err();
+        assert!(error.contains("is not a duration"), "{error}");
+    }
 }
 
 #[test]

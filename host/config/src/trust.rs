@@ -225,21 +225,13 @@ mod tests {
 
     #[test]
     fn a_controller_has_the_keys_for_all_and_those_that_name_it() {
-        let keys = parse(&format!(
-            "keys:\n  - {{name: release, key: {KEY}}}\n  - {{name: data, key: {OTHER}, controllers: [mysql]}}\n"
-        ))
-        .unwrap();
+        let data = format!("{{name: data, key: {OTHER}, controllers: [mysql]}}");
+        let keys = parse(&format!("keys: [{{name: release, key: {KEY}}}, {data}]")).unwrap();
         assert_eq!(names(&keys.of("echo")), ["release"]);
         assert_eq!(names(&keys.of("mysql")), ["release", "data"]);
-        let limited = parse(&format!(
-            "keys: [{{name: data, key: {OTHER}, controllers: [mysql]}}]"
-        ))
-        .unwrap();
-        assert_eq!(
-            names(&limited.of("echo")),
-            Vec::<&str>::new(),
-            "no key signs for it"
-        );
+        // No key signs for it.
+        let limited = parse(&format!("keys: [{data}]")).unwrap();
+        assert_eq!(names(&limited.of("echo")), [""; 0]);
     }
 
     #[test]
@@ -266,40 +258,31 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_position_and_what_is_expected() {
+        let either = "either a `key`, or an `identity` and its `issuer`";
+        let identity = "keys: [{name: a, identity: b, issuer: c}]";
         for (text, expected) in [
             ("keys: []", "keys.yaml:1:7: `keys` must name at least one key"),
             ("keys: [{name: a, key: AAAA}]", "is not a public key"),
             ("-----BEGIN NOTHING-----", "is not a public key"),
             ("keys: [{name: A b, key: AAAA}]", "is not a name"),
             ("keys: [{name: a, for: [b], key: AAAA}]", "unknown field"),
-            (
-                "keys: [{name: a, identity: b}]",
-                "either a `key`, or an `identity` and its `issuer`",
-            ),
-            (
-                "keys: [{name: a}]",
-                "either a `key`, or an `identity` and its `issuer`",
-            ),
+            ("keys: [{name: a, identity: b}]", either),
+            ("keys: [{name: a}]", either),
             ("keys: [{name: a, identity: '*', issuer: b}]", "names somebody"),
+            (identity, "needs a `trustedRoot`"),
+            (&*format!("trustedRoot: gone.json\n{identity}"), "gone.json"),
             (
-                "keys: [{name: a, identity: b, issuer: c}]",
-                "needs a `trustedRoot`",
+                &*format!("keys: [{{name: a, key: {KEY}}}, {{name: a, key: {OTHER}}}]"),
+                "already",
             ),
             (
-                "trustedRoot: gone.json\nkeys: [{name: a, identity: b, issuer: c}]",
-                "gone.json",
+                &*format!("keys: [{{name: a, key: {KEY}, controllers: []}}]"),
+                "at least one",
             ),
             ("nothing", "keys.yaml:1:1"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
-        let twice = parse(&format!(
-            "keys: [{{name: a, key: {KEY}}}, {{name: a, key: {OTHER}}}]"
-        ))
-        .unwrap_err();
-        assert!(twice.contains("already"), "{twice}");
-        let nobody = parse(&format!("keys: [{{name: a, key: {KEY}, controllers: []}}]")).unwrap_err();
-        assert!(nobody.contains("at least one"), "{nobody}");
     }
 }

@@ -31,6 +31,18 @@ impl<'de, T: Value> Deserialize<'de> for Text<T> {
     }
 }
 
+/// Reads the text of a value.
+pub(super) fn text<'de, T: Value, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Text::deserialize(deserializer).map(|it| it.0)
+}
+
+/// Reads a value that the file has in the form `R`.
+pub(super) fn read_as<'de, R: Deserialize<'de>, T: From<R>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    R::deserialize(deserializer).map(T::from)
+}
+
 impl<T> JsonSchema for Text<T> {
     fn inline_schema() -> bool {
         true
@@ -64,6 +76,12 @@ impl<'de, const MOST: usize> Deserialize<'de> for AtMost<MOST> {
 impl<const MOST: usize> From<AtMost<MOST>> for usize {
     fn from(number: AtMost<MOST>) -> Self {
         number.0
+    }
+}
+
+impl<const MOST: usize> From<AtMost<MOST>> for u32 {
+    fn from(number: AtMost<MOST>) -> Self {
+        Self::try_from(number.0).unwrap_or(Self::MAX)
     }
 }
 

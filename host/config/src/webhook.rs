@@ -186,15 +186,12 @@ mod tests {
             name: "b".into(),
             port,
         };
-        let found = reach("service: a/b, certificateAuthority: ca.crt")
-            .unwrap()
-            .unwrap();
+        let found = reach("service: a/b, certificateAuthority: ca.crt").unwrap();
+        let found = found.unwrap();
         assert_eq!(found.target, service(443));
         assert_eq!(found.authority, Some(PathBuf::from("/etc/host/ca.crt")));
-        assert_eq!(
-            reach("service: 'a/b:8443'").unwrap().unwrap().target,
-            service(8443)
-        );
+        let found = reach("service: 'a/b:8443'").unwrap().unwrap();
+        assert_eq!(found.target, service(8443));
         let url = reach("url: 'https://10.0.0.1:8443/'").unwrap().unwrap();
         assert_eq!(url.target, WebhookTarget::Url("https://10.0.0.1:8443".into()));
     }
@@ -210,10 +207,8 @@ mod tests {
             ("certificateAuthority: ca.crt", "needs `webhook.service`"),
         ] {
             let error = reach(text).unwrap_err();
-            assert!(
-                error.contains(":2:") && error.contains(expected),
-                "{text}: {error}"
-            );
+            let is_so = error.contains(":2:") && error.contains(expected);
+            assert!(is_so, "{text}: {error}");
         }
     }
 }
