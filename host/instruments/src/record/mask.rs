@@ -46,27 +46,11 @@ impl StandIns {
         match value {
             Value::Object(map) => {
                 if secret::is_secret(map) {
-                    secret::visit_values(map, |field, _, value| {
-                        self.add(bytes(field, value));
-                        self.add_parts(value);
-                    });
+                    secret::visit_values(map, |field, _, value| self.add(bytes(field, value)));
                 }
                 map.values().for_each(|value| self.collect(value));
             }
             Value::Array(items) => items.iter().for_each(|item| self.collect(item)),
-            _ => {}
-        }
-    }
-
-    /// Adds the texts and the numbers in a value that is no text, as no Secret can have: their copies go, too.
-    fn add_parts(&mut self, value: &Value) {
-        let add_part = |part: &Value| match part {
-            Value::String(_) | Value::Number(_) => self.add(bytes("stringData", part)),
-            _ => self.add_parts(part),
-        };
-        match value {
-            Value::Object(map) => map.values().for_each(add_part),
-            Value::Array(items) => items.iter().for_each(add_part),
             _ => {}
         }
     }
