@@ -352,16 +352,18 @@ impl Beats {
 
 #[cfg(test)]
 mod tests {
+    use operator_host_runtime::{EngineOptions, Limits, Runtime};
+    use plugin_fixtures::{Fixture, Form, cases};
+
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(200);
 
     fn failing(checks: &[Check]) -> Vec<&str> {
-        checks
+        let failing = checks
             .iter()
-            .filter(|check| check.result.is_err() && check.counts)
-            .map(|check| check.name.as_str())
-            .collect()
+            .filter(|check| check.result.is_err() && check.counts);
+        failing.map(|check| check.name.as_str()).collect()
     }
 
     #[tokio::test]
@@ -381,10 +383,8 @@ mod tests {
         tokio::time::sleep(LIMIT * 2).await;
         assert_eq!(failing(&health.live()), ["loop/a"]);
         drop(pulse);
-        assert!(
-            failing(&health.live()).is_empty(),
-            "the loop is no longer expected to run"
-        );
+        // The loop is no longer expected to run.
+        assert!(failing(&health.live()).is_empty());
     }
 
     #[test]
@@ -397,10 +397,9 @@ mod tests {
         let state = Arc::clone(&lasting);
         health.ask_for_reach(move || {
             let (lasting, may_restart_help) = *lock(&state);
-            let why = "UnknownIssuer".to_owned();
             Some(Unreached {
                 lasting,
-                why,
+                why: "UnknownIssuer".to_owned(),
                 may_restart_help,
             })
         });
@@ -422,23 +421,15 @@ mod tests {
         let health = Health::default();
         health.applied();
         let (_sender, report) = watch::channel(PluginReport::default());
-        let channels: Vec<_> = ["a", "b"]
-            .iter()
-            .map(|name| {
-                let (plugin, live) = watch::channel(Live::Loading);
-                health.expect(name, live, watch::Receiver::clone(&report), Arc::default());
-                health.set(name, Readiness::Ready);
-                plugin
-            })
-            .collect();
-        let runtime =
-            operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
-        let file = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
-            .build(plugin_fixtures::Form::Command);
-        let plugin = runtime
-            .load(file, operator_host_runtime::Limits::default())
-            .await
-            .unwrap();
+        let channels = ["a", "b"].map(|name| {
+            let (plugin, live) = watch::channel(Live::Loading);
+            health.expect(name, live, report.clone(), Arc::default());
+            health.set(name, Readiness::Ready);
+            plugin
+        });
+        let runtime = Runtime::new(EngineOptions::default()).unwrap();
+        let file = Fixture::new(cases::ANSWER).build(Form::Command);
+        let plugin = runtime.load(file, Limits::default()).await.unwrap();
         channels[0].send_replace(Live::Failed("it is no plugin".into()));
         assert_eq!(failing(&health.ready()), ["plugin/a", "plugin/b"], "none is live");
         channels[1].send_replace(Live::Plugin(plugin));

@@ -299,11 +299,8 @@ mod tests {
         assert!(!one.iter().any(is_taken));
         let seventh = enter(&seats, 1).unwrap();
         assert!(is_taken(&one[0]));
-        let mut used: Vec<_> = one[1..]
-            .iter()
-            .chain([&seventh])
-            .map(Caller::keep_place)
-            .collect();
+        let callers = one[1..].iter().chain([&seventh]);
+        let mut used: Vec<_> = callers.map(Caller::keep_place).collect();
         assert!(enter(&seats, 1).is_none());
         let others = [2, 3].map(|n| enter(&seats, n).unwrap());
         // No place is free: the address with the most connections loses one.
@@ -344,10 +341,8 @@ mod tests {
         let mut answer = String::new();
         let ended = timeout(CLIENT_TIMEOUT / 2, stream.read_to_string(&mut answer)).await;
         ended.expect("it is not kept for another request").unwrap();
-        assert!(
-            answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"),
-            "{answer}"
-        );
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.ends_with("done"), "{answer}");
     }
 
     #[tokio::test]
