@@ -231,7 +231,7 @@ pub async fn pull(
     limit: usize,
     signed: bool,
 ) -> Result<(Bytes, Vec<Bytes>), Failure> {
-    let mut puller = Puller::new(reference.clone(), Arc::clone(settings), Arc::default(), limit)?;
+    let mut puller = Puller::new(reference.clone(), Arc::clone(settings), Arc::default(), limit);
     let found = puller.find(None).await?;
     let found = found.ok_or_else(|| anyhow!("{reference} is not there"))?;
     let bytes = puller.fetch(&found).await?;

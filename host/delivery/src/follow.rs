@@ -63,7 +63,12 @@ pub(super) struct Follower {
 impl Follower {
     /// Follows the artifact. Never returns.
     pub(super) async fn run(self) {
-        let mut puller = None;
+        let mut puller = Puller::new(
+            self.reference.clone(),
+            Arc::clone(&self.settings),
+            Arc::clone(&self.transports),
+            self.slot.expected().limits.module,
+        );
         let mut pulled: Option<Pulled> = None;
         let mut failures = 0;
         let mut reported: Option<(String, Instant)> = None;
@@ -116,37 +121,29 @@ impl Follower {
         }
     }
 
-    /// Looks once; returns what is new.
+    /// Looks once; returns what is new. That may be a signature that was pushed after the plugin.
     async fn look(
         &self,
-        puller: &mut Option<Puller>,
+        puller: &mut Puller,
         pulled: Option<&Pulled>,
     ) -> Result<Option<Pulled>, RegistryError> {
-        let limit = self.slot.expected().limits.module;
-        let puller = match puller {
-            Some(puller) => puller,
-            None => puller.insert(Puller::new(
-                self.reference.clone(),
-                Arc::clone(&self.settings),
-                Arc::clone(&self.transports),
-                limit,
-            )?),
-        };
-        let Some(found) = puller.find(pulled.map(|pulled| pulled.found.manifest)).await? else {
-            return match pulled {
-                Some(pulled) if !self.is_accepted(Some(pulled)) => self.sign_again(puller, pulled).await,
-                _ => Ok(None),
-            };
+        let known = pulled.map(|pulled| pulled.found.manifest);
+        let found = match (puller.find(known).await?, pulled) {
+            (Some(found), _) => found,
+            (None, Some(pulled)) if !self.is_accepted(Some(pulled)) => pulled.found.clone(),
+            (None, _) => return Ok(None),
         };
         // Pull the small signature first: if it failed after the plugin was pulled, the next look would pull the plugin
         // again.
         let signature = self.signature(puller, &found).await?;
-        let known = pulled.filter(|pulled| pulled.file.digest == found.layer.digest);
-        if let Some(known) = known {
-            let file = known.file.signed(signature);
+        let digest = found.layer.digest;
+        if let Some(Pulled { file, .. }) = pulled.filter(|pulled| pulled.file.digest == digest) {
+            if known == Some(found.manifest) && file.signature == signature {
+                return Ok(None);
+            }
+            let file = file.signed(signature);
             return Ok(Some(Pulled { found, file }));
         }
-        let digest = found.layer.digest;
         let turn = self.turns.acquire(1).await;
         let bytes = match self.slot.stored(digest).await {
             Some(bytes) => bytes,
@@ -158,22 +155,6 @@ impl Follower {
         let file = file.map_err(|error| error.to_string())?;
         drop(turn);
         Ok(Some(Pulled { found, file }))
-    }
-
-    /// Looks for a signature that was pushed after the plugin.
-    async fn sign_again(
-        &self,
-        puller: &mut Puller,
-        pulled: &Pulled,
-    ) -> Result<Option<Pulled>, RegistryError> {
-        let signature = self.signature(puller, &pulled.found).await?;
-        if signature == pulled.file.signature {
-            return Ok(None);
-        }
-        Ok(Some(Pulled {
-            found: pulled.found.clone(),
-            file: pulled.file.signed(signature),
-        }))
     }
 
     /// Reads the signature: the first that is accepted, otherwise the first, so that the reason is reported.

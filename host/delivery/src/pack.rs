@@ -60,14 +60,6 @@ impl Compression {
         }
     }
 
-    const fn name(self) -> &'static str {
-        match self {
-            Self::None => "it is",
-            Self::Zstd => "zstd",
-            Self::Gzip => "gzip",
-        }
-    }
-
     /// Compresses the bytes at a high level.
     ///
     /// # Errors
@@ -97,9 +89,8 @@ impl Compression {
             Self::Gzip => read(flate2::read::MultiGzDecoder::new(bytes), limit),
         };
         let unpacked = unpacked.map_err(|error| {
-            let form = self.name();
             Problem(format!(
-                "it cannot be unpacked as {form}: {error}; was it cut off?"
+                "it cannot be unpacked as {self:?}: {error}; was it cut off?"
             ))
         })?;
         if unpacked.len() > limit {

@@ -16,6 +16,15 @@ use operator_host_runtime::{EngineOptions, Runtime};
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Runtime::new(EngineOptions::default()).expect("the engine starts"));
 
+/// Fails unless a text contains all of these words, parts that ` … ` divides.
+#[track_caller]
+pub(crate) fn assert_says(text: impl std::fmt::Display, words: &str) {
+    let text = text.to_string();
+    for part in words.split(" … ") {
+        assert!(text.contains(part), "{text:?} does not contain {part:?}");
+    }
+}
+
 fn request() -> Request {
     let parent: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "fixtures.dev/v1",

@@ -1,5 +1,7 @@
 //! What a registry asks for when it answers 401 (RFC 9110, section 11).
 
+use std::collections::BTreeMap;
+
 /// How a registry wants to be asked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
@@ -22,14 +24,8 @@ impl Challenge {
             let (scheme, rest) = value.trim().split_once(' ').unwrap_or((value.trim(), ""));
             if scheme.eq_ignore_ascii_case("bearer") {
                 let mut parameters = parameters(rest);
-                let mut take = |name: &str| {
-                    let at = parameters
-                        .iter()
-                        .position(|(key, _)| key.eq_ignore_ascii_case(name))?;
-                    Some(parameters.swap_remove(at).1)
-                };
-                if let Some(realm) = take("realm") {
-                    let service = take("service");
+                if let Some(realm) = parameters.remove("realm") {
+                    let service = parameters.remove("service");
                     return Some(Self::Bearer { realm, service });
                 }
             } else if scheme.eq_ignore_ascii_case("basic") {
@@ -40,34 +36,16 @@ impl Challenge {
     }
 }
 
-/// Parses `name="value", name=value`. What does not have this form is left out.
-fn parameters(mut text: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
+/// Parses `name="value", name=value`, with names in lower case. What does not have this form is left out.
+fn parameters(mut text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
     while let Some((name, rest)) = text.split_once('=') {
-        let name = name.trim().trim_start_matches(',').trim().to_owned();
         let (value, rest) = match rest.trim_start().strip_prefix('"') {
-            Some(quoted) => {
-                let mut value = String::new();
-                let mut characters = quoted.char_indices();
-                let mut end = quoted.len();
-                while let Some((at, character)) = characters.next() {
-                    match character {
-                        '"' => {
-                            end = at + 1;
-                            break;
-                        }
-                        '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
-                        other => value.push(other),
-                    }
-                }
-                (value, &quoted[end..])
-            }
-            None => {
-                let (value, rest) = rest.split_once(',').unwrap_or((rest, ""));
-                (value.trim().to_owned(), rest)
-            }
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => rest.split_once(',').unwrap_or((rest, "")),
         };
-        found.push((name, value));
+        let name = name.trim_matches([' ', ',']).to_ascii_lowercase();
+        found.insert(name, value.trim().to_owned());
         text = rest;
     }
     found
@@ -85,12 +63,12 @@ mod tests {
     fn a_token_server_is_named_with_its_service() {
         let parsed = parse(&[
             "Basic realm=\"r\"",
-            "Bearer realm=\"https://a.example.com/token?x=\\\"y\\\"\",service=r.example.com , scope=\"repository:a:pull,push\"",
+            "Bearer Realm=\"https://a.example.com/token?x=y\",service=r.example.com , scope=\"repository:a:pull,push\"",
         ]);
         assert_eq!(
             parsed,
             Some(Challenge::Bearer {
-                realm: "https://a.example.com/token?x=\"y\"".into(),
+                realm: "https://a.example.com/token?x=y".into(),
                 service: Some("r.example.com".into()),
             })
         );

@@ -9,11 +9,12 @@ use crate::Problem;
 #[error("{message}")]
 pub struct RegistryError {
     message: String,
-    reason: Cause,
+    pub(super) cause: Cause,
 }
 
-#[derive(Debug)]
-enum Cause {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The registry does not have what was asked for.
     NotFound,
     Slow,
     /// It has too many requests, and asks to wait.
@@ -34,12 +35,8 @@ impl From<Problem> for RegistryError {
 }
 
 impl RegistryError {
-    const fn new(message: String, reason: Cause) -> Self {
-        Self { message, reason }
-    }
-
-    pub(super) const fn not_found(message: String) -> Self {
-        Self::new(message, Cause::NotFound)
+    pub(super) const fn new(message: String, cause: Cause) -> Self {
+        Self { message, cause }
     }
 
     pub(crate) fn slow(host: &str, limit: Duration) -> Self {
@@ -51,18 +48,9 @@ impl RegistryError {
         Self::new(message, wait.map_or(Cause::Other, Cause::Busy))
     }
 
-    /// Whether the registry does not have what was asked for.
-    pub(super) const fn is_not_found(&self) -> bool {
-        matches!(self.reason, Cause::NotFound)
-    }
-
-    pub(super) const fn is_slow(&self) -> bool {
-        matches!(self.reason, Cause::Slow)
-    }
-
     /// Returns the time that the registry asks to wait before the next request.
     pub(crate) const fn wait(&self) -> Option<Duration> {
-        match self.reason {
+        match self.cause {
             Cause::Busy(wait) => Some(wait),
             _ => None,
         }

@@ -37,33 +37,22 @@ pub struct Found {
 
 /// Pulls one artifact, again and again.
 pub struct Puller {
-    reference: Reference,
-    settings: Arc<RegistryConfig>,
-    transports: Arc<Transports>,
     repository: Repository,
     limit: usize,
 }
 
 impl Puller {
     /// Prepares to pull a plugin of at most `limit` bytes; nothing is sent yet.
-    ///
-    /// # Errors
-    /// When the certificate authorities of the settings cannot be used.
     pub fn new(
         reference: Reference,
         settings: Arc<RegistryConfig>,
         transports: Arc<Transports>,
         limit: usize,
-    ) -> Result<Self, RegistryError> {
-        let transport = transports.get(settings.certificate_authorities.as_deref())?;
-        let place = reference.clone();
-        Ok(Self {
-            repository: Repository::new(transport, Arc::clone(&settings), place, "pull"),
-            reference,
-            settings,
-            transports,
+    ) -> Self {
+        Self {
+            repository: Repository::new(transports, settings, reference, "pull"),
             limit,
-        })
+        }
     }
 
     /// Looks for the manifest. Returns `None` when it is the known one.
@@ -71,10 +60,8 @@ impl Puller {
     /// # Errors
     /// When the registry gives no plugin's manifest.
     pub async fn find(&mut self, known: Option<Digest>) -> Result<Option<Found>, RegistryError> {
-        // The file of authorities may have changed.
-        let authorities = self.settings.certificate_authorities.as_deref();
-        self.repository.reconnect(self.transports.get(authorities)?);
-        let version = &self.reference.version;
+        let place = self.repository.place.clone();
+        let version = &place.version;
         if let Some(known) = known
             && (*version == Version::Digest(known) || self.repository.still_names(version, known).await?)
         {
@@ -85,8 +72,7 @@ impl Puller {
             return Ok(None);
         }
         let layer = artifact::plugin_layer(&bytes, self.limit);
-        let layer =
-            layer.map_err(|error| format!("{} cannot be used: {error}", self.reference.at(manifest)))?;
+        let layer = layer.map_err(|error| format!("{} cannot be used: {error}", place.at(manifest)))?;
         Ok(Some(Found { manifest, layer }))
     }
 

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use super::artifact::{self, Artifact, INDEX, MANIFEST};
 use super::error::RegistryError;
 use super::registry::{Repository, referrers_tag};
-use super::transport::Transports;
 use operator_host_config::reference::{Reference, Version};
 use operator_host_config::registry::RegistryConfig;
 use operator_host_core::digest::Digest;
@@ -23,8 +22,7 @@ pub async fn push(
     plugin: Artifact,
     signature: Option<Vec<u8>>,
 ) -> Result<Digest, RegistryError> {
-    let transport = Transports::default().get(settings.certificate_authorities.as_deref())?;
-    let mut repository = Repository::new(transport, settings, reference.clone(), "pull,push");
+    let mut repository = Repository::new(Arc::default(), settings, reference.clone(), "pull,push");
     let subject = plugin.descriptor();
     upload(&mut repository, plugin.blobs).await?;
     let by_digest = Version::Digest(subject.digest);

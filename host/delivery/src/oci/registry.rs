@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::artifact::{Descriptor, INDEX, MANIFEST, MANIFEST_LIMIT};
 use super::challenge::Challenge;
-use super::credentials::Credentials;
-use super::error::{CODES, RegistryError};
-use super::transport::{self, Origin, Transport, words};
+use super::credentials;
+use super::error::{CODES, Cause, RegistryError};
+use super::transport::{self, Origin, Transports, words};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
@@ -18,7 +18,6 @@ use hyper::header::{
     USER_AGENT, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use k8s_openapi::ByteString;
 use operator_host_config::reference::{Reference, Version};
 use operator_host_config::registry::RegistryConfig;
 use operator_host_core::digest::Digest;
@@ -38,9 +37,9 @@ const DIGEST_HEADER: HeaderName = HeaderName::from_static("docker-content-digest
 
 /// The requests to one repository.
 pub struct Repository {
-    transport: Arc<Transport>,
+    transports: Arc<Transports>,
     settings: Arc<RegistryConfig>,
-    place: Reference,
+    pub(super) place: Reference,
     origin: Origin,
     /// What the registry may be asked for: `pull` or `pull,push`.
     actions: &'static str,
@@ -67,7 +66,7 @@ struct RawError {
 impl Repository {
     /// Prepares requests; nothing is sent yet.
     pub(super) fn new(
-        transport: Arc<Transport>,
+        transports: Arc<Transports>,
         settings: Arc<RegistryConfig>,
         place: Reference,
         actions: &'static str,
@@ -75,17 +74,12 @@ impl Repository {
         let tls = !settings.plain_http.contains(&place.registry.to_ascii_lowercase());
         Self {
             origin: Origin::of(&place.registry, tls),
-            transport,
+            transports,
             settings,
             place,
             actions,
             authorization: None,
         }
-    }
-
-    /// Uses other connections from now on.
-    pub(super) fn reconnect(&mut self, transport: Arc<Transport>) {
-        self.transport = transport;
     }
 
     /// Asks whether a tag still names the known manifest, without its contents.
@@ -94,21 +88,20 @@ impl Repository {
         version: &Version,
         known: Digest,
     ) -> Result<bool, RegistryError> {
-        let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let mut request = self.request(Method::HEAD, &url, &what, accept(), Bytes::new())?;
-        if let Ok(etag) = HeaderValue::from_str(&format!("\"{known}\"")) {
-            request.headers_mut().insert(IF_NONE_MATCH, etag);
-        }
+        let etag = HeaderValue::from_str(&format!("\"{known}\"")).ok();
+        let headers = accept().into_iter().chain(etag.map(|etag| (IF_NONE_MATCH, etag)));
         let statuses = [StatusCode::OK, StatusCode::NOT_MODIFIED];
-        let response = self.expect(request, &what, &statuses).await?;
+        let (path, what) = self.manifest_of(version);
+        let response = self
+            .expect(Method::HEAD, &path, &what, headers, Bytes::new(), &statuses)
+            .await?;
         Ok(response.status() == StatusCode::NOT_MODIFIED || stated(&response) == Some(known))
     }
 
     /// Reads a manifest. Its digest is computed here, and compared with the one that was asked for.
     pub(super) async fn manifest(&mut self, version: &Version) -> Result<(Digest, Bytes), RegistryError> {
-        let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let request = self.request(Method::GET, &url, &what, accept(), Bytes::new())?;
-        let response = self.expect(request, &what, &[StatusCode::OK]).await?;
+        let (path, what) = self.manifest_of(version);
+        let response = self.get(&path, &what, &[StatusCode::OK]).await?;
         let stated = stated(&response);
         let bytes = self.read(response, &what, MANIFEST_LIMIT).await?;
         let found = Digest::of(&bytes);
@@ -124,13 +117,9 @@ impl Repository {
 
     /// Reads contents by their digest, at most as many bytes as their descriptor says.
     pub(super) async fn blob(&mut self, blob: &Descriptor, limit: usize) -> Result<Bytes, RegistryError> {
-        let what = format!(
-            "{} of {}/{}",
-            blob.digest, self.place.registry, self.place.repository
-        );
+        let (path, what) = self.blob_of(blob);
         let limit = usize::try_from(blob.size).unwrap_or(limit).min(limit);
-        let url = self.url(&format!("blobs/{}", blob.digest));
-        let request = self.request(Method::GET, &url, &what, [], Bytes::new())?;
+        let request = self.request(Method::GET, &self.url(&path), &what, [], Bytes::new())?;
         let mut response = self.ask(request).await?;
         let mut from = self.origin.clone();
         for _ in 0..MAX_REDIRECTS {
@@ -167,10 +156,7 @@ impl Repository {
             return Err(self.redirected(what, Some(&target), reason));
         }
         let request = self.request(Method::GET, &url.to_string(), what, [], Bytes::new())?;
-        let response = self
-            .transport
-            .send(request, target == self.origin, self.respond())
-            .await?;
+        let response = self.send(request, &target, self.respond()).await?;
         Ok((target, response))
     }
 
@@ -190,11 +176,11 @@ impl Repository {
 
     /// Returns the manifests that refer to another one, as far as the registry lists them.
     pub(super) async fn referrers(&mut self, subject: Digest) -> Result<Option<Bytes>, RegistryError> {
-        let what = format!("the signatures of {}", self.what(&Version::Digest(subject)));
-        let url = self.url(&format!("referrers/{subject}"));
-        let request = self.request(Method::GET, &url, &what, accept(), Bytes::new())?;
+        let what = format!("the signatures of {}", self.place.at(subject));
         let statuses = [StatusCode::OK, StatusCode::NOT_FOUND];
-        let response = self.expect(request, &what, &statuses).await?;
+        let response = self
+            .get(&format!("referrers/{subject}"), &what, &statuses)
+            .await?;
         if response.status() == StatusCode::OK {
             return Ok(Some(self.read(response, &what, MANIFEST_LIMIT).await?));
         }
@@ -206,28 +192,26 @@ impl Repository {
     pub(super) async fn optional(&mut self, version: &Version) -> Result<Option<Bytes>, RegistryError> {
         match self.manifest(version).await {
             Ok((_, bytes)) => Ok(Some(bytes)),
-            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if error.cause == Cause::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Uploads contents, unless the registry has them.
     pub(super) async fn upload(&mut self, blob: &Descriptor, bytes: &Bytes) -> Result<(), RegistryError> {
-        let what = format!(
-            "{} of {}/{}",
-            blob.digest, self.place.registry, self.place.repository
-        );
-        let url = self.url(&format!("blobs/{}", blob.digest));
-        let request = self.request(Method::HEAD, &url, &what, [], Bytes::new())?;
+        let (path, what) = self.blob_of(blob);
         let statuses = [StatusCode::OK, StatusCode::NOT_FOUND];
-        let found = self.expect(request, &what, &statuses).await?;
+        let found = self
+            .expect(Method::HEAD, &path, &what, [], Bytes::new(), &statuses)
+            .await?;
         if found.status() == StatusCode::OK {
             return Ok(());
         }
-        let url = self.url("blobs/uploads/");
         let none = (CONTENT_LENGTH, HeaderValue::from_static("0"));
-        let request = self.request(Method::POST, &url, &what, [none], Bytes::new())?;
-        let response = self.expect(request, &what, &[StatusCode::ACCEPTED]).await?;
+        let (path, accepted) = ("blobs/uploads/", [StatusCode::ACCEPTED]);
+        let response = self
+            .expect(Method::POST, path, &what, [none], Bytes::new(), &accepted)
+            .await?;
         let (url, target) = self.location(&self.origin, &response, &what)?;
         if target != self.origin {
             let reason = "contents are uploaded to the registry itself only";
@@ -237,8 +221,10 @@ impl Repository {
         let url = format!("{url}{separator}digest={}", blob.digest);
         let content_type = content_type("application/octet-stream");
         let request = self.request(Method::PUT, &url, &what, [content_type], bytes.clone())?;
-        let response = self.expect(request, &what, &[StatusCode::CREATED]).await;
-        response.map(drop)
+        let response = self.ask(request).await?;
+        self.check(response, &what, &[StatusCode::CREATED])
+            .await
+            .map(drop)
     }
 
     /// Stores a manifest or a list of them. Returns whether the registry lists it as a referrer of its subject.
@@ -248,9 +234,11 @@ impl Repository {
         media_type: &'static str,
         bytes: Vec<u8>,
     ) -> Result<bool, RegistryError> {
-        let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let request = self.request(Method::PUT, &url, &what, [content_type(media_type)], bytes.into())?;
-        let response = self.expect(request, &what, &[StatusCode::CREATED]).await?;
+        let (path, what) = self.manifest_of(version);
+        let (headers, created) = ([content_type(media_type)], [StatusCode::CREATED]);
+        let response = self
+            .expect(Method::PUT, &path, &what, headers, bytes.into(), &created)
+            .await?;
         Ok(response.headers().contains_key("oci-subject"))
     }
 
@@ -273,18 +261,55 @@ impl Repository {
         request.map_err(|error| self.malformed(what, &error))
     }
 
-    /// Sends a request. An answer with another status than these is an error.
-    async fn expect(
+    /// Reads a document of the repository. An answer with another status than these is an error.
+    async fn get(
         &mut self,
-        request: Request<Full<Bytes>>,
+        path: &str,
         what: &str,
         statuses: &[StatusCode],
     ) -> Result<Response<Incoming>, RegistryError> {
+        self.expect(Method::GET, path, what, accept(), Bytes::new(), statuses)
+            .await
+    }
+
+    /// Sends a request about a path of the repository. An answer with another status than these is an error.
+    async fn expect(
+        &mut self,
+        method: Method,
+        path: &str,
+        what: &str,
+        headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
+        body: Bytes,
+        statuses: &[StatusCode],
+    ) -> Result<Response<Incoming>, RegistryError> {
+        let request = self.request(method, &self.url(path), what, headers, body)?;
         let response = self.ask(request).await?;
+        self.check(response, what, statuses).await
+    }
+
+    async fn check(
+        &self,
+        response: Response<Incoming>,
+        what: &str,
+        statuses: &[StatusCode],
+    ) -> Result<Response<Incoming>, RegistryError> {
         match statuses.contains(&response.status()) {
             true => Ok(response),
             false => Err(self.refusal(response, what).await),
         }
+    }
+
+    /// Sends a request to the registry or to the server that it names.
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        to: &Origin,
+        time: Duration,
+    ) -> Result<Response<Incoming>, RegistryError> {
+        // The file of authorities may have changed.
+        let authorities = self.settings.certificate_authorities.as_deref();
+        let transport = self.transports.get(authorities)?;
+        transport.send(request, *to == self.origin, time).await
     }
 
     /// Sends a request; authenticates once if the registry asks for it, and sends it again with its body.
@@ -301,7 +326,7 @@ impl Repository {
             request
                 .headers_mut()
                 .extend(authorization.map(|it| (AUTHORIZATION, it)));
-            let response = self.transport.send(request, true, time).await?;
+            let response = self.send(request, &self.origin, time).await?;
             if response.status() != StatusCode::UNAUTHORIZED {
                 return Ok(response);
             }
@@ -317,21 +342,13 @@ impl Repository {
     async fn authenticate(&mut self, response: &Response<Incoming>) -> Result<(), RegistryError> {
         let asked = response.headers().get_all(WWW_AUTHENTICATE);
         let challenge = Challenge::parse(asked.iter().filter_map(|value| value.to_str().ok()));
-        let credentials = match &self.settings.credentials {
-            Some(file) => Credentials::find(file, &self.place)?,
+        let user = match &self.settings.credentials {
+            Some(file) => credentials::find(file, &self.place)?,
             None => None,
         };
-        let header = match (challenge, &credentials) {
-            (_, Some(Credentials::Token(token))) => format!("Bearer {token}"),
-            (Some(Challenge::Basic), Some(Credentials::User { name, password })) => basic(name, password),
-            (Some(Challenge::Bearer { realm, service }), credentials) => {
-                let user = match credentials {
-                    Some(Credentials::User { name, password }) => Some(basic(name, password)),
-                    _ => None,
-                };
-                let token = self.token(&realm, service, user).await?;
-                format!("Bearer {token}")
-            }
+        let header = match (challenge, user) {
+            (Some(Challenge::Bearer { realm, service }), user) => self.token(&realm, service, user).await?,
+            (Some(Challenge::Basic), Some(user)) => user,
             (Some(Challenge::Basic), None) => {
                 return Err(self.unauthorized(match self.settings.credentials {
                     Some(_) => "it wants a name and a password, and the credentials have none for it",
@@ -340,21 +357,17 @@ impl Repository {
             }
             (None, _) => return Err(self.unauthorized("it asks for neither a password nor a token")),
         };
-        let mut header = HeaderValue::from_str(&header).map_err(|_| {
-            self.unauthorized("the credentials contain characters that no header can contain")
-        })?;
-        header.set_sensitive(true);
         self.authorization = Some(header);
         Ok(())
     }
 
-    /// Gets a token from the server that the registry names.
+    /// Gets the header with a token from the server that the registry names.
     async fn token(
         &self,
         realm: &str,
         service: Option<String>,
-        user: Option<String>,
-    ) -> Result<String, RegistryError> {
+        user: Option<HeaderValue>,
+    ) -> Result<HeaderValue, RegistryError> {
         let what = "a token";
         // Not the scope that the registry names: with it, the token could be one for other repositories.
         let scope = format!("repository:{}:{}", self.place.repository, self.actions);
@@ -380,16 +393,9 @@ impl Repository {
         if self.origin.tls && !server.tls {
             return Err(refused("which does not use TLS"));
         }
-        let mut request = self.request(Method::GET, &url.to_string(), what, [], Bytes::new())?;
-        if let Some(user) = user {
-            let mut user = HeaderValue::from_str(&user).map_err(|error| self.malformed(what, &error))?;
-            user.set_sensitive(true);
-            request.headers_mut().insert(AUTHORIZATION, user);
-        }
-        let response = self
-            .transport
-            .send(request, server == self.origin, self.respond())
-            .await?;
+        let user = user.map(|user| (AUTHORIZATION, user));
+        let request = self.request(Method::GET, &url.to_string(), what, user, Bytes::new())?;
+        let response = self.send(request, &server, self.respond()).await?;
         let status = response.status();
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
             return Err(refused("which does not accept the credentials"));
@@ -404,19 +410,33 @@ impl Repository {
         let bytes = transport::read(response, &server.authority, what, TOKEN_LIMIT, self.respond()).await?;
         let token: Result<RawToken, _> = serde_json::from_slice(&bytes);
         let token = token.ok().and_then(|raw| raw.token.or(raw.access_token));
-        token.ok_or_else(|| refused("which answers without a token"))
+        let token = token.ok_or_else(|| refused("which answers without a token"))?;
+        let header = HeaderValue::from_str(&format!("Bearer {token}"));
+        let mut header = header.map_err(|_| refused("which answers with what no header can contain"))?;
+        header.set_sensitive(true);
+        Ok(header)
     }
 
     fn url(&self, rest: &str) -> String {
         format!("{}/v2/{}/{rest}", self.origin, self.place.repository)
     }
 
-    fn what(&self, version: &Version) -> String {
+    /// Returns the path of a manifest, and what it is for users.
+    fn manifest_of(&self, version: &Version) -> (String, String) {
         let place = Reference {
             version: version.clone(),
             ..self.place.clone()
         };
-        place.to_string()
+        (format!("manifests/{version}"), place.to_string())
+    }
+
+    /// Returns the path of contents, and what they are for users.
+    fn blob_of(&self, Descriptor { digest, .. }: &Descriptor) -> (String, String) {
+        let (registry, repository) = (&self.place.registry, &self.place.repository);
+        (
+            format!("blobs/{digest}"),
+            format!("{digest} of {registry}/{repository}"),
+        )
     }
 
     async fn read(
@@ -453,7 +473,8 @@ impl Repository {
         let message = code.map_or_else(String::new, |code| format!(" ({code})"));
         match status {
             StatusCode::NOT_FOUND => {
-                RegistryError::not_found(format!("{registry} does not have {what}{message}"))
+                let message = format!("{registry} does not have {what}{message}");
+                RegistryError::new(message, Cause::NotFound)
             }
             StatusCode::FORBIDDEN => self.unauthorized(&format!("the credentials are not enough{message}")),
             status => {
@@ -514,12 +535,6 @@ fn agent() -> &'static str {
     concat!("operator-host/", env!("CARGO_PKG_VERSION"))
 }
 
-fn basic(name: &str, password: &str) -> String {
-    let pair = ByteString(format!("{name}:{password}").into_bytes());
-    let encoded = serde_json::to_value(pair).unwrap_or_default();
-    format!("Basic {}", encoded.as_str().unwrap_or_default())
-}
-
 /// Returns the URL of a `Location`: a URL, or a path on the same host.
 fn absolute(from: &Origin, location: &str) -> Option<Uri> {
     if location.starts_with('/') && !location.starts_with("//") {
@@ -543,10 +558,5 @@ mod tests {
             let wrong = absolute(&from, relative).is_none_or(|url| Origin::of_url(&url).is_err());
             assert!(wrong, "{relative}");
         }
-    }
-
-    #[test]
-    fn passwords_are_encoded() {
-        assert_eq!(basic("user", "pass"), "Basic dXNlcjpwYXNz");
     }
 }

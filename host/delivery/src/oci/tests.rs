@@ -6,8 +6,11 @@ mod server;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::artifact::Artifact;
+use serde_json::json;
+
+use super::artifact::{Artifact, INDEX, MANIFEST};
 use super::pull::{Found, Puller};
+use crate::tests::assert_says;
 use operator_host_config::reference::Reference;
 use operator_host_config::registry::RegistryConfig;
 use operator_host_core::digest::Digest;
@@ -30,11 +33,12 @@ fn honest(seen: &Seen) -> Answer {
     let artifact = artifact();
     let manifest = artifact.descriptor().digest;
     let path = seen.path.strip_prefix("/v2/team/echo/").unwrap_or_default();
-    match path {
-        _ if path == "manifests/1" || path == format!("manifests/{manifest}") => {
-            Answer::ok(&artifact.manifest).with("Docker-Content-Digest", &manifest.to_string())
+    let manifest = manifest.to_string();
+    match path.split_once('/') {
+        Some(("manifests", version)) if version == "1" || version == manifest => {
+            Answer::ok(&artifact.manifest).with("Docker-Content-Digest", &manifest)
         }
-        _ if path == format!("blobs/{}", digest()) => Answer::ok(PLUGIN),
+        Some(("blobs", blob)) if blob == digest().to_string() => Answer::ok(PLUGIN),
         _ => Answer::status(404),
     }
 }
@@ -52,7 +56,7 @@ fn reference(server: &Server) -> Reference {
 }
 
 fn puller(server: &Server, settings: RegistryConfig) -> Puller {
-    Puller::new(reference(server), Arc::new(settings), Arc::default(), LIMIT).unwrap()
+    Puller::new(reference(server), Arc::new(settings), Arc::default(), LIMIT)
 }
 
 /// Pulls the plugin; returns its bytes or the message.
@@ -60,6 +64,14 @@ async fn pull(puller: &mut Puller) -> Result<Vec<u8>, String> {
     let words = |error: super::error::RegistryError| error.to_string();
     let found = puller.find(None).await.map_err(words)?.expect("a manifest");
     Ok(puller.fetch(&found).await.map_err(words)?.to_vec())
+}
+
+/// Returns settings with the credentials team and pass for a server.
+fn known(server: &Server, folder: &tempfile::TempDir) -> RegistryConfig {
+    RegistryConfig {
+        credentials: Some(server.credentials(folder.path())),
+        ..settings(&[server])
+    }
 }
 
 /// Pulls from a server that answers so, and returns the message.
@@ -81,6 +93,11 @@ fn unauthorized(challenge: &str) -> Answer {
     Answer::status(401).with("WWW-Authenticate", challenge)
 }
 
+/// Answers with contents by their digest.
+fn contents(bytes: &[u8]) -> (String, Answer) {
+    (Digest::of(bytes).to_string(), Answer::ok(bytes))
+}
+
 /// Returns the artifact as it is found.
 fn found(plugin: &Artifact) -> Found {
     Found {
@@ -91,17 +108,17 @@ fn found(plugin: &Artifact) -> Found {
 
 /// Returns the signatures of a plugin until one is accepted.
 async fn signatures(server: &Server, found: &Found, accepts: bool) -> Vec<bytes::Bytes> {
-    let found = puller(server, settings(&[server]))
-        .signatures(found, |_| accepts)
-        .await;
-    found.unwrap()
+    let mut puller = puller(server, settings(&[server]));
+    puller.signatures(found, |_| accepts).await.unwrap()
 }
 
-/// Answers honestly, except for paths with this part.
-fn except(part: &'static str, answer: impl Fn() -> Answer) -> impl Fn(&Seen) -> Answer {
-    move |seen| match seen.path.contains(part) {
-        true => answer(),
-        false => honest(seen),
+/// Answers honestly, except for paths with these parts: the first counts.
+fn except<T: Into<String>>(answers: impl IntoIterator<Item = (T, Answer)>) -> impl Fn(&Seen) -> Answer {
+    let answers: Vec<_> = answers.into_iter().map(|(part, it)| (part.into(), it)).collect();
+    move |seen| {
+        let mut answers = answers.iter();
+        let other = answers.find(|(part, _)| seen.path.contains(part));
+        other.map_or_else(|| honest(seen), |(_, answer)| answer.clone())
     }
 }
 
@@ -115,13 +132,11 @@ async fn a_tag_that_did_not_move_costs_one_request_without_contents() {
     assert!(puller.find(Some(manifest)).await.unwrap().is_none());
     let seen = server.seen();
     assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(seen[0].method, "HEAD");
+    assert_eq!(seen[0].path, "/v2/team/echo/manifests/1");
     assert_eq!(
-        (seen[0].method.as_str(), seen[0].path.as_str()),
-        ("HEAD", "/v2/team/echo/manifests/1")
-    );
-    assert_eq!(
-        seen[0].header("if-none-match"),
-        Some(format!("\"{manifest}\"").as_str())
+        seen[0].header("if-none-match").unwrap(),
+        format!("\"{manifest}\"")
     );
     // The known one is another.
     assert!(puller.find(Some(digest())).await.unwrap().is_some());
@@ -129,37 +144,30 @@ async fn a_tag_that_did_not_move_costs_one_request_without_contents() {
 
 #[tokio::test]
 async fn contents_with_another_digest_are_not_used() {
-    let other = || Answer::ok(b"\0asm plugiN");
-    let error = refused(except("/blobs/", other)).await;
-    assert!(
-        error.contains("sent other contents") && error.contains(&digest().to_string()),
-        "{error}"
-    );
-    let manifest = || Answer::ok(&artifact().manifest).with("Docker-Content-Digest", &digest().to_string());
-    let error = refused(except("/manifests/", manifest)).await;
+    let error = refused(except([("/blobs/", Answer::ok(b"\0asm plugiN"))])).await;
+    assert_says(error, &format!("sent other contents … {}", digest()));
+    let manifest = Answer::ok(&artifact().manifest);
+    let stated = manifest
+        .clone()
+        .with("Docker-Content-Digest", &digest().to_string());
+    let error = refused(except([("/manifests/", stated)])).await;
     assert!(error.contains("sent other contents"), "{error}");
     // By digest, whatever the registry says about it.
-    let server = Server::start(honest).await;
-    let wanted = reference(&server).at(digest());
-    let lying = Server::start(except("/manifests/", || Answer::ok(&artifact().manifest))).await;
-    let wanted = Reference {
-        registry: lying.name(),
-        ..wanted
-    };
-    let mut puller = Puller::new(wanted, Arc::new(settings(&[&lying])), Arc::default(), LIMIT).unwrap();
-    let error = puller.find(None).await.unwrap_err().to_string();
-    assert!(error.contains("sent other contents"), "{error}");
+    let lying = Server::start(except([("/manifests/", manifest)])).await;
+    let wanted = reference(&lying).at(digest());
+    let mut puller = Puller::new(wanted, Arc::new(settings(&[&lying])), Arc::default(), LIMIT);
+    assert_says(puller.find(None).await.unwrap_err(), "sent other contents");
 }
 
 #[tokio::test]
 async fn no_more_is_read_than_the_manifest_says() {
     for endless in [Answer::endless(Some(10 << 30)), Answer::endless(None)] {
-        let error = refused(except("/blobs/", move || endless.clone())).await;
+        let error = refused(except([("/blobs/", endless)])).await;
         let expected = format!("sends more than {} bytes", PLUGIN.len());
         assert!(error.contains(&expected), "{error}");
     }
     for endless in [Answer::endless(Some(10 << 30)), Answer::endless(None)] {
-        let error = refused(except("/manifests/", move || endless.clone())).await;
+        let error = refused(except([("/manifests/", endless)])).await;
         assert!(error.contains("sends more than 1048576 bytes"), "{error}");
     }
     // An error of a registry is only read as far as it is shown.
@@ -169,12 +177,10 @@ async fn no_more_is_read_than_the_manifest_says() {
 
 #[tokio::test]
 async fn a_plugin_that_is_too_large_is_not_asked_for() {
-    let large = || {
-        let manifest = String::from_utf8(artifact().manifest).unwrap();
-        let size = format!("\"size\":{}", PLUGIN.len());
-        Answer::ok(manifest.replace(&size, "\"size\":10737418240").as_bytes())
-    };
-    let server = Server::start(except("/manifests/", large)).await;
+    let manifest = String::from_utf8(artifact().manifest).unwrap();
+    let size = format!("\"size\":{}", PLUGIN.len());
+    let large = Answer::ok(manifest.replace(&size, "\"size\":10737418240").as_bytes());
+    let server = Server::start(except([("/manifests/", large)])).await;
     let error = error_of(&server, settings(&[&server])).await;
     let words = "10737418240 bytes, the limit is 1048576";
     assert!(error.contains(words), "{error}");
@@ -184,30 +190,23 @@ async fn a_plugin_that_is_too_large_is_not_asked_for() {
 #[tokio::test]
 async fn a_registry_that_is_slow_or_broken_costs_no_more_than_the_time_it_has() {
     for part in ["/manifests/", "/blobs/"] {
-        for answer in [Answer::Stalled, Answer::trickle()] {
+        for answer in [Answer::stalled(), Answer::trickle()] {
             let start = std::time::Instant::now();
-            let error = refused(except(part, move || answer.clone())).await;
+            let error = refused(except([(part, answer)])).await;
             assert!(error.contains("did not answer within 500ms"), "{part}: {error}");
             assert!(start.elapsed() < Duration::from_secs(5), "{part}");
         }
-        let error = refused(except(part, || Answer::Raw(b"nonsense\r\n\r\n".to_vec()))).await;
+        let error = refused(except([(part, Answer::raw(b"nonsense\r\n\r\n"))])).await;
         assert!(error.contains("cannot reach"), "{part}: {error}");
-        let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n\0asm".to_vec();
-        let error = refused(except(part, move || Answer::Raw(cut.clone()))).await;
+        let cut = Answer::raw(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n\0asm");
+        let error = refused(except([(part, cut)])).await;
         assert!(error.contains("the connection broke"), "{part}: {error}");
     }
-    let error = refused(|_| {
-        Answer::ok(br#"{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "a\u001b[31mb"}]}"#)
-            .and_status(404)
-    })
-    .await;
-    assert!(
-        error.contains("does not have") && error.ends_with("(MANIFEST_UNKNOWN)"),
-        "{error}"
-    );
-    let error =
-        refused(|_| Answer::ok(br#"{"errors": [{"code": "GONE", "message": "b"}]}"#).and_status(404)).await;
-    assert!(error.ends_with("echo:1"), "{error}");
+    for (code, end) in [("MANIFEST_UNKNOWN", "(MANIFEST_UNKNOWN)"), ("GONE", "echo:1")] {
+        let said = json!({"errors": [{"code": code, "message": "a\u{1b}[31mb"}]});
+        let error = refused(move |_| Answer::json(&said).and_status(404)).await;
+        assert!(error.contains("does not have") && error.ends_with(end), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -219,22 +218,18 @@ async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
     type Quotes = fn(&str, &str) -> Answer;
     let answers: [(&str, Quotes); 5] = [
         ("manifests", |header, _| {
-            let code = format!(r#"{{"errors": [{{"code": "{header}", "message": "team:password"}}]}}"#);
-            Answer::ok(code.as_bytes()).and_status(500)
+            let code = json!({"errors": [{"code": header, "message": "team:password"}]});
+            Answer::json(&code).and_status(500)
         }),
         ("manifests", |header, _| {
-            let message = format!(r#"{{"errors": [{{"code": "DENIED", "message": "{header}"}}]}}"#);
-            Answer::ok(message.as_bytes()).and_status(403)
+            Answer::json(&json!({"errors": [{"code": "DENIED", "message": header}]})).and_status(403)
         }),
         ("manifests", |header, _| {
-            Answer::ok(format!(r#"{{"schemaVersion": "{header} team:password"}}"#).as_bytes())
+            Answer::json(&json!({"schemaVersion": format!("{header} team:password")}))
         }),
         ("manifests", |header, _| {
-            let layer = format!(
-                r#"{{"mediaType": "{header}", "digest": "{}", "size": 1}}"#,
-                digest()
-            );
-            Answer::ok(format!(r#"{{"schemaVersion": 2, "layers": [{layer}]}}"#).as_bytes())
+            let layer = json!({"mediaType": header, "digest": digest(), "size": 1});
+            Answer::json(&json!({"schemaVersion": 2, "layers": [layer]}))
         }),
         ("blobs", |_, elsewhere| {
             Answer::status(307).with("Location", &format!("http://{elsewhere}/password"))
@@ -263,44 +258,30 @@ async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
 
 #[tokio::test]
 async fn a_token_server_that_cannot_be_asked_is_reported_as_such() {
-    for realm in [
-        "file:///etc/passwd",
-        "tokens",
-        "http://a:b@127.0.0.1:1/token",
-        "http://a b/",
-    ] {
-        let error = refused(move |_| {
-            Answer::status(401).with("WWW-Authenticate", &format!("Bearer realm=\"{realm}\""))
-        })
-        .await;
-        assert!(
-            error.contains("refuses access")
-                && error.contains("names no token server")
-                && !error.contains("a:b"),
-            "{realm}: {error}"
-        );
+    for realm in "file:///etc/passwd|tokens|http://a:b@127.0.0.1:1/token|http://a b/".split('|') {
+        let error = refused(move |_| unauthorized(&format!("Bearer realm=\"{realm}\""))).await;
+        assert_says(&error, "refuses access … names no token server");
+        assert!(!error.contains("a:b"), "{realm}: {error}");
     }
 }
 
 #[tokio::test]
 async fn a_registry_that_has_too_many_requests_gets_the_time_that_it_asks_for() {
-    let busy = |seconds: &str| Answer::status(429).with("Retry-After", seconds);
-    let server = Server::start(move |_| busy("86400")).await;
-    let error = puller(&server, settings(&[&server]))
-        .find(None)
-        .await
-        .unwrap_err();
-    assert_eq!(error.wait(), Some(Duration::from_secs(86400)));
-    assert!(error.to_string().contains("; it asks to wait 86400s"), "{error}");
-    assert_eq!(server.seen().len(), 1);
     // Neither a date nor another status is one.
-    let server =
-        Server::start(|_| Answer::status(500).with("Retry-After", "Fri, 31 Dec 1999 23:59:59 GMT")).await;
-    let error = puller(&server, settings(&[&server]))
-        .find(None)
-        .await
-        .unwrap_err();
-    assert_eq!(error.wait(), None);
+    for (status, asked, wait) in [
+        (429, "86400", Some(Duration::from_secs(86400))),
+        (500, "Fri, 31 Dec 1999 23:59:59 GMT", None),
+    ] {
+        let server = Server::start(move |_| Answer::status(status).with("Retry-After", asked)).await;
+        let mut puller = puller(&server, settings(&[&server]));
+        let error = puller.find(None).await.unwrap_err();
+        assert_eq!(error.wait(), wait);
+        assert_eq!(
+            error.to_string().contains("; it asks to wait 86400s"),
+            wait.is_some()
+        );
+        assert_eq!(server.seen().len(), 1);
+    }
 }
 
 #[tokio::test]
@@ -314,11 +295,8 @@ async fn a_redirect_never_takes_credentials_along() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let settings = RegistryConfig {
-        credentials: Some(server.credentials(folder.path())),
-        ..settings(&[&server])
-    };
-    assert_eq!(pull(&mut puller(&server, settings)).await.unwrap(), PLUGIN);
+    let known = known(&server, &folder);
+    assert_eq!(pull(&mut puller(&server, known)).await.unwrap(), PLUGIN);
     assert_eq!(storage.seen()[0].header("authorization"), None);
 }
 
@@ -326,14 +304,12 @@ async fn a_redirect_never_takes_credentials_along() {
 async fn redirects_end_and_nothing_but_layers_is_redirected() {
     let targets = "/v2/team/echo/blobs/again file:///etc/passwd //x https://user:password@example.com/";
     for target in targets.split(' ') {
-        let redirect = move || Answer::status(302).with("Location", target);
-        let error = refused(except("/blobs/", redirect)).await;
-        assert!(
-            error.contains("redirects") || error.contains("URL"),
-            "{target}: {error}"
-        );
+        let redirect = Answer::status(302).with("Location", target);
+        let error = refused(except([("/blobs/", redirect.clone())])).await;
+        let is_named = error.contains("redirects") || error.contains("URL");
+        assert!(is_named, "{target}: {error}");
         assert!(!error.contains("password@"), "{error}");
-        let error = refused(except("/manifests/", redirect)).await;
+        let error = refused(except([("/manifests/", redirect)])).await;
         assert!(error.contains("only of layers"), "{target}: {error}");
         assert!(!error.contains("password"), "{error}");
     }
@@ -360,34 +336,21 @@ async fn a_token_is_fetched_with_the_credentials_and_for_the_repository_only() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let known = RegistryConfig {
-        credentials: Some(server.credentials(folder.path())),
-        ..settings(&[&server])
-    };
-    assert_eq!(pull(&mut puller(&server, known.clone())).await.unwrap(), PLUGIN);
+    let known = known(&server, &folder);
+    assert_eq!(pull(&mut puller(&server, known)).await.unwrap(), PLUGIN);
     assert_eq!(tokens.seen().len(), 1, "one token serves all requests");
-    let anonymous = RegistryConfig {
-        credentials: None,
-        ..known.clone()
-    };
-    let error = error_of(&server, anonymous).await;
-    assert!(error.contains("does not accept these credentials"), "{error}");
+    let error = error_of(&server, settings(&[&server])).await;
+    assert_says(error, "does not accept these credentials");
     // Endless tokens, and what is none.
     for (answer, expected) in [
         (Answer::endless(None), "sends more than 65536 bytes for a token"),
         (Answer::ok(b"{}"), "without a token"),
         (Answer::status(500), "answers 500"),
-        (Answer::Stalled, "did not answer"),
+        (Answer::stalled(), "did not answer"),
     ] {
         let bad = Server::start(move |_| answer.clone()).await;
         let realm = format!("Bearer realm=\"http://{}/\"", bad.name());
-        let asking = Server::start(move |_| unauthorized(&realm)).await;
-        let settings = RegistryConfig {
-            timeout: Duration::from_millis(500),
-            ..settings(&[&asking])
-        };
-        let error = error_of(&asking, settings).await;
-        assert!(error.contains(expected), "{error}");
+        assert_says(refused(move |_| unauthorized(&realm)).await, expected);
     }
 }
 
@@ -397,18 +360,12 @@ async fn credentials_that_are_missing_or_wrong_are_named_and_never_shown() {
     let error = error_of(&server, settings(&[&server])).await;
     assert!(error.contains("`registry.credentials`"), "{error}");
     let folder = tempfile::tempdir().unwrap();
-    let with = |file: std::path::PathBuf| RegistryConfig {
-        credentials: Some(file),
-        ..settings(&[&server])
-    };
-    let known = server.credentials(folder.path());
-    let error = error_of(&server, with(known)).await;
-    assert!(
-        error.contains("does not accept these credentials") && !error.contains("pass"),
-        "{error}"
-    );
-    let error = error_of(&server, with(folder.path().join("gone"))).await;
-    assert!(error.contains("cannot read the credentials"), "{error}");
+    let known = known(&server, &folder);
+    let error = error_of(&server, known.clone()).await;
+    assert_says(&error, "does not accept these credentials");
+    assert!(!error.contains("pass"), "{error}");
+    folder.close().unwrap();
+    assert_says(error_of(&server, known).await, "cannot read the credentials");
     let odd = refused(|_| Answer::status(401)).await;
     assert!(odd.contains("neither a password nor a token"), "{odd}");
 }
@@ -420,14 +377,11 @@ async fn signatures_are_found_by_the_interface_and_by_the_tag() {
     let signature = Artifact::of_signature(b"{\"a\": 1}".to_vec(), &subject);
     let index = super::artifact::with_referrer(None, &signature).unwrap();
     for path in ["referrers/sha256:", "manifests/sha256-"] {
-        let (index, manifest) = (index.clone(), signature.manifest.clone());
-        let described = signature.descriptor().digest.to_string();
-        let server = Server::start(move |seen| match seen.path.as_str() {
-            it if it.contains(path) => Answer::ok(&index),
-            it if it.contains(&described) => Answer::ok(&manifest),
-            it if it.contains(&Digest::of(b"{\"a\": 1}").to_string()) => Answer::ok(b"{\"a\": 1}"),
-            _ => honest(seen),
-        })
+        let server = Server::start(except([
+            (path.to_owned(), Answer::ok(&index)),
+            contents(&signature.manifest),
+            contents(b"{\"a\": 1}"),
+        ]))
         .await;
         let mut puller = puller(&server, settings(&[&server]));
         let found = puller.find(None).await.unwrap().unwrap();
@@ -447,55 +401,32 @@ async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_th
     let signatures: Vec<_> = (0..3)
         .map(|number| Artifact::of_signature(format!("{{\"a\": {number}}}").into_bytes(), &subject))
         .collect();
-    let mut index = serde_json::json!({"manifests": [
-        {"mediaType": "a", "digest": "sha512:00", "size": 1}, 1,
-    ]})
-    .to_string()
-    .into_bytes();
+    let unknown = json!({"mediaType": "a", "digest": "sha512:00", "size": 1});
+    let mut index = json!({"manifests": [unknown, 1]}).to_string().into_bytes();
     for signature in &signatures {
         index = super::artifact::with_referrer(Some(&index), signature).unwrap();
     }
     // The newest manifest is gone; the tag of cosign is broken.
-    let readable: Vec<_> = signatures[..2]
-        .iter()
-        .map(|signature| (signature.descriptor().digest, signature.manifest.clone()))
-        .collect();
-    let readable = move |path: &str| {
-        let manifest = readable
-            .iter()
-            .find(|(digest, _)| path.contains(&digest.to_string()));
-        let envelope = [b"{\"a\": 0}", b"{\"a\": 1}"]
-            .into_iter()
-            .find(|envelope| path.contains(&Digest::of(*envelope).to_string()));
-        let envelope = envelope.map(|envelope| envelope.to_vec());
-        manifest.map(|(_, manifest)| manifest.clone()).or(envelope)
-    };
-    let server = Server::start(move |seen| match seen.path.as_str() {
-        it if it.ends_with(".sig") => Answer::status(500),
-        it if it.contains("/referrers/") => Answer::ok(&index),
-        it => readable(it).map_or_else(|| honest(seen), |body| Answer::ok(&body)),
-    })
+    let server = Server::start(except([
+        (".sig".to_owned(), Answer::status(500)),
+        ("/referrers/".to_owned(), Answer::ok(&index)),
+        contents(&signatures[0].manifest),
+        contents(&signatures[1].manifest),
+        contents(b"{\"a\": 0}"),
+        contents(b"{\"a\": 1}"),
+    ]))
     .await;
     let found = found(&plugin);
     let mut own = puller(&server, settings(&[&server]));
     let all = own.signatures(&found, |_| false).await.unwrap();
     assert_eq!(all, [&b"{\"a\": 1}"[..], b"{\"a\": 0}"], "the newest first");
-    let first = own
-        .signatures(&found, |signature| signature.ends_with(b"1}"))
-        .await;
+    let first = own.signatures(&found, |it| it.ends_with(b"1}")).await;
     assert_eq!(first.unwrap().len(), 1, "no more are read than needed");
 
     // When nothing can be read, the error says why.
-    let broken = Server::start(|seen| match seen.path.contains("/referrers/") {
-        true => Answer::status(500),
-        false => honest(seen),
-    })
-    .await;
-    let error = puller(&broken, settings(&[&broken]))
-        .signatures(&found, |_| true)
-        .await
-        .unwrap_err();
-    assert!(error.to_string().contains("500"), "{error}");
+    let broken = Server::start(except([("/referrers/", Answer::status(500))])).await;
+    let mut puller = puller(&broken, settings(&[&broken]));
+    assert_says(puller.signatures(&found, |_| true).await.unwrap_err(), "500");
 }
 
 #[tokio::test]
@@ -503,22 +434,15 @@ async fn of_the_signatures_of_cosign_those_that_can_be_read_are_used() {
     let plugin = artifact();
     let found = found(&plugin);
     let layer = |digest: &str| {
-        serde_json::json!({
+        json!({
             "mediaType": "application/vnd.dev.cosign.simplesigning.v1+json", "digest": digest, "size": 2,
             "annotations": {"dev.cosignproject.cosign/signature": "AAAA"},
         })
     };
     let (good, gone) = (Digest::of(b"{}").to_string(), Digest::of(b"gone").to_string());
-    let list = serde_json::json!({
-        "schemaVersion": 2, "layers": [layer("sha512:00"), layer(&good), layer(&gone)],
-    });
-    let list = list.to_string();
-    let server = Server::start(move |seen| match seen.path.as_str() {
-        it if it.ends_with(".sig") => Answer::ok(list.as_bytes()),
-        it if it.contains(&good) => Answer::ok(b"{}"),
-        _ => honest(seen),
-    })
-    .await;
+    let list = json!({"schemaVersion": 2, "layers": [layer("sha512:00"), layer(&good), layer(&gone)]});
+    let list = (".sig".to_owned(), Answer::json(&list));
+    let server = Server::start(except([list, contents(b"{}")])).await;
     let signatures = signatures(&server, &found, true).await;
     assert_eq!(signatures.len(), 1);
     let signature = crate::cosign::CosignSignature::parse(&signatures[0]).unwrap();
@@ -536,40 +460,30 @@ async fn a_bundle_of_cosign_is_used_and_one_that_states_something_else_is_not_re
     let found = found(&plugin);
     let (bundle, key) = bundled(&plugin.manifest, PREDICATE);
     let referrer = |bundle: &str, predicate: &str| {
-        let manifest = serde_json::json!({
-            "schemaVersion": 2, "mediaType": super::artifact::MANIFEST, "artifactType": BUNDLE,
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": MANIFEST, "artifactType": BUNDLE,
             "config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": Digest::of(b"{}"), "size": 2},
             "layers": [{"mediaType": BUNDLE, "digest": Digest::of(bundle.as_bytes()), "size": bundle.len()}],
         });
         let manifest = manifest.to_string();
-        let listed = serde_json::json!({
-            "mediaType": super::artifact::MANIFEST, "digest": Digest::of(manifest.as_bytes()), "size": manifest.len(),
+        let listed = json!({
+            "mediaType": MANIFEST, "digest": Digest::of(manifest.as_bytes()), "size": manifest.len(),
             "artifactType": BUNDLE, "annotations": {"dev.sigstore.bundle.predicateType": predicate},
         });
         (manifest, listed)
     };
     let (manifest, signed) = referrer(&bundle, PREDICATE);
     let (_, provenance) = referrer("{}", "https://slsa.dev/provenance/v1");
-    let index = serde_json::json!({
-        "schemaVersion": 2, "mediaType": super::artifact::INDEX, "manifests": [signed, provenance],
-    });
-    let (index, read) = (index.to_string(), Digest::of(manifest.as_bytes()).to_string());
-    let (unread, contents) = (
-        provenance["digest"].as_str().unwrap().to_owned(),
-        Digest::of(bundle.as_bytes()),
-    );
-    let server = Server::start(move |seen| match seen.path.as_str() {
-        it if it.contains("/referrers/") => Answer::ok(index.as_bytes()),
-        it if it.ends_with(&read) => Answer::ok(manifest.as_bytes()),
-        it if it.ends_with(&contents.to_string()) => Answer::ok(bundle.as_bytes()),
-        it if it.ends_with(".sig") => Answer::status(404),
-        it => {
-            assert!(!it.ends_with(&unread), "it is read");
-            honest(seen)
-        }
-    })
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [signed, provenance]});
+    let server = Server::start(except([
+        ("/referrers/".to_owned(), Answer::json(&index)),
+        contents(manifest.as_bytes()),
+        contents(bundle.as_bytes()),
+    ]))
     .await;
     let signatures = signatures(&server, &found, false).await;
+    let unread = provenance["digest"].as_str().unwrap();
+    assert!(!server.seen().iter().any(|seen| seen.path.ends_with(unread)));
     assert_eq!(signatures.len(), 1);
     let signature = CosignSignature::parse(&signatures[0]).unwrap();
     assert!(signature.is_signed_by(&key));

@@ -1,10 +1,9 @@
 //! One bounded HTTP exchange: the host's own hyper and rustls.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,11 +14,10 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use rustls::ClientConfig;
 
 use super::credentials::HUB;
-use super::error::RegistryError;
+use super::error::{Cause, RegistryError};
 use operator_host_core::digest::Digest;
 use operator_host_core::files;
 use operator_host_core::sync::lock;
@@ -92,10 +90,11 @@ pub(super) struct Transport {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
-/// The transports in use, by the digest of their own authorities.
+/// The transport in use, which other authorities replace.
 pub struct Transports {
     metrics: Arc<Metrics>,
-    used: Mutex<BTreeMap<Option<Digest>, Weak<Transport>>>,
+    /// With the digest of its own authorities.
+    last: Mutex<Option<(Option<Digest>, Arc<Transport>)>>,
 }
 
 /// For commands, whose metrics nobody reads.
@@ -110,51 +109,34 @@ impl Transports {
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         Self {
             metrics,
-            used: Mutex::default(),
+            last: Mutex::default(),
         }
     }
 
     /// Returns the transport that trusts the system's authorities and those in the file.
     pub(super) fn get(&self, authorities: Option<&Path>) -> Result<Arc<Transport>, RegistryError> {
-        let pem = authorities
-            .map(|file| files::read(file, AUTHORITIES_LIMIT).map_err(|error| unusable(file, &error)));
-        let pem = pem.transpose()?;
-        let key = pem.as_deref().map(Digest::of);
-        let mut transports = lock(&self.used);
-        transports.retain(|_, transport| transport.strong_count() > 0);
-        if let Some(transport) = transports.get(&key).and_then(Weak::upgrade) {
-            return Ok(transport);
-        }
-        let own = match (authorities, &pem) {
-            (Some(file), Some(pem)) => {
-                let own: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-                let own = own.map_err(|error| unusable(file, &error))?;
-                if own.is_empty() {
-                    return Err(unusable(file, &"it contains no certificate in PEM"));
-                }
-                own
-            }
-            _ => Vec::new(),
+        let unusable = |reason: &dyn fmt::Display| {
+            let file = authorities.unwrap_or(Path::new("")).display();
+            RegistryError::from(format!("cannot use the certificate authorities {file}: {reason}"))
         };
-        let transport = Arc::new(Transport::new(own, Arc::clone(&self.metrics)));
-        transports.insert(key, Arc::downgrade(&transport));
+        let pem = authorities.map(|file| files::read(file, AUTHORITIES_LIMIT));
+        let pem = pem.transpose().map_err(|error| unusable(&error))?;
+        let key = pem.as_deref().map(Digest::of);
+        let mut last = lock(&self.last);
+        if let Some((of, transport)) = &*last
+            && *of == key
+        {
+            return Ok(Arc::clone(transport));
+        }
+        let tls = http_client::tls(true, pem.as_deref()).map_err(|why| unusable(&why))?;
+        let transport = Arc::new(Transport::new(tls, Arc::clone(&self.metrics)));
+        *last = Some((key, Arc::clone(&transport)));
         Ok(transport)
     }
 }
 
-fn unusable(file: &Path, reason: &dyn fmt::Display) -> RegistryError {
-    let file = file.display();
-    format!("cannot use the certificate authorities {file}: {reason}").into()
-}
-
 impl Transport {
-    fn new(authorities: Vec<CertificateDer<'static>>, metrics: Arc<Metrics>) -> Self {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        roots.add_parsable_certificates(authorities);
-        let tls = rustls::ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+    fn new(tls: ClientConfig, metrics: Arc<Metrics>) -> Self {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(CONNECT));
@@ -188,7 +170,10 @@ impl Transport {
                 Err(_) => Err(RegistryError::slow(&host, time)),
             }
         };
-        let class = |error: &RegistryError| if error.is_slow() { "timeout" } else { "connect" };
+        let class = |error: &RegistryError| match error.cause {
+            Cause::Slow => "timeout",
+            _ => "connect",
+        };
         http_client::observe(&self.metrics, target, answer, class).await
     }
 }

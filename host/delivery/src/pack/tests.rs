@@ -1,5 +1,6 @@
 use super::*;
 use crate::testing::noise;
+use crate::tests::assert_says;
 
 const NAME: &str = "p.wasm";
 
@@ -21,16 +22,14 @@ fn a_bomb_is_not_unpacked_further_than_the_limit() {
         let packed = compression.pack(&bomb).unwrap();
         assert!(packed.len() < 100_000);
         assert_eq!(compression.unpack(&packed, 1 << 20), Err(too_large(1 << 20)));
-        let unpacked = read(
-            flate2::read::MultiGzDecoder::new(&Compression::Gzip.pack(&bomb).unwrap()[..]),
-            1 << 20,
-        );
-        assert_eq!(
-            unpacked.unwrap().len(),
-            (1 << 20) + 1,
-            "and a byte to notice it by"
-        );
     }
+    let packed = Compression::Gzip.pack(&bomb).unwrap();
+    let unpacked = read(flate2::read::MultiGzDecoder::new(&packed[..]), 1 << 20);
+    assert_eq!(
+        unpacked.unwrap().len(),
+        (1 << 20) + 1,
+        "and a byte to notice it by"
+    );
 }
 
 #[test]
@@ -38,8 +37,8 @@ fn what_is_cut_off_or_something_else_is_refused_in_words() {
     for compression in [Compression::Zstd, Compression::Gzip] {
         let packed = compression.pack(&noise(10_000)).unwrap();
         for bytes in [&packed[..packed.len() / 2], b"nothing of the kind".as_slice()] {
-            let error = compression.unpack(bytes, 10_000).unwrap_err().to_string();
-            assert!(error.contains(compression.name()), "{error}");
+            let error = compression.unpack(bytes, 10_000).unwrap_err();
+            assert_says(error, &format!("{compression:?}"));
         }
     }
 }
@@ -79,8 +78,7 @@ fn an_index_that_asks_for_too_much_or_for_files_of_others_is_refused() {
     for file in ["q.wasm.0", "p.wasm./../../etc/passwd", "/etc/passwd", "p.wasm"] {
         let mut index = good.clone();
         index.parts[0].file = file.to_owned();
-        let error = refusal(&index);
-        assert!(error.contains("must begin with \"p.wasm.\""), "{error}");
+        assert_says(refusal(&index), "must begin with \"p.wasm.\"");
     }
     assert!(with(|index| index.parts.clear()).contains("0 parts"));
     assert!(with(|index| index.version = 2).contains("its version is 2"));
@@ -91,7 +89,6 @@ fn an_index_that_asks_for_too_much_or_for_files_of_others_is_refused() {
 fn parts_that_make_something_else_are_refused_with_both_digests() {
     let (mut index, parts) = index();
     index.sha256 = Digest::of(b"something else");
-    let error = index.join(&parts.concat()).unwrap_err().to_string();
-    assert!(error.contains(&Digest::of(&noise(2500)).to_string()), "{error}");
-    assert!(error.contains(&index.sha256.to_string()), "{error}");
+    let words = format!("{} … {}", Digest::of(&noise(2500)), index.sha256);
+    assert_says(index.join(&parts.concat()).unwrap_err(), &words);
 }

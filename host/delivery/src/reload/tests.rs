@@ -29,20 +29,17 @@ impl Folder {
         fs::create_dir(&path).unwrap();
         fill(&path);
         let (sender, looks) = mpsc::unbounded_channel();
-        let watched = watch_file(
-            WatchedFile::new(path.join("p.wasm"), 1 << 20),
-            None,
-            move |look| {
-                if !matches!(look, Look::Same | Look::Unsettled) {
-                    let _ = sender.send(look);
-                }
-            },
-        );
+        let file = WatchedFile::new(path.join("p.wasm"), 1 << 20);
+        let _watched = watch_file(file, None, move |look| {
+            if !matches!(look, Look::Same | Look::Unsettled) {
+                let _ = sender.send(look);
+            }
+        });
         let mut folder = Self {
             root,
             path,
             looks,
-            _watched: watched,
+            _watched,
         };
         folder.next_is(b"one").await;
         folder

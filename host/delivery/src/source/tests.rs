@@ -3,6 +3,7 @@ use std::fs::File;
 use tempfile::TempDir;
 
 use super::*;
+use crate::tests::assert_says;
 
 mod packed;
 
@@ -98,12 +99,8 @@ fn a_file_whose_time_is_in_the_future_is_read_when_it_has_rested() {
     let (_folder, file, mut source) = source();
     fs::write(&file, "one").unwrap();
     let later = SystemTime::now() + Duration::from_secs(3600);
-    File::options()
-        .write(true)
-        .open(&file)
-        .unwrap()
-        .set_modified(later)
-        .unwrap();
+    let writable = File::options().write(true).open(&file).unwrap();
+    writable.set_modified(later).unwrap();
     assert!(matches!(source.look(), Look::Unsettled));
     assert_eq!(settled(&mut source), new(b"one"));
 }
@@ -114,69 +111,51 @@ fn a_missing_file_and_its_return_are_reported_once() {
     fs::write(&file, "one").unwrap();
     assert_eq!(settled(&mut source), new(b"one"));
     fs::remove_file(&file).unwrap();
-    assert!(
-        matches!(source.look(), Look::Unsettled),
-        "it may be about to be replaced"
-    );
-    let reason = trouble(settled(&mut source));
-    assert!(reason.contains("not there"), "{reason}");
+    // It may be about to be replaced.
+    assert_eq!(source.look(), Look::Unsettled);
+    assert_says(trouble(settled(&mut source)), "not there");
     assert_eq!(settled(&mut source), Look::Same);
     fs::write(&file, "one").unwrap();
     assert_eq!(settled(&mut source), new(b"one"), "the trouble is over");
     assert_eq!(settled(&mut source), Look::Same);
 
     fs::remove_dir_all(folder.path()).unwrap();
-    let reason = trouble(settled(&mut source));
-    assert!(reason.contains("not there"), "{reason}");
+    assert_says(trouble(settled(&mut source)), "not there");
     fs::create_dir(folder.path()).unwrap();
     fs::write(&file, "two").unwrap();
     assert_eq!(settled(&mut source), new(b"two"));
 }
 
 #[test]
-fn what_is_no_file_or_too_large_is_not_read() {
-    let (_folder, file, mut source) = source();
-    fs::create_dir(&file).unwrap();
-    let reason = trouble(settled(&mut source));
-    assert!(reason.contains("not a file"), "{reason}");
-    fs::remove_dir(&file).unwrap();
-    fs::write(&file, vec![0; 1001]).unwrap();
-    let reason = trouble(settled(&mut source));
-    assert!(reason.contains("larger than 1000 bytes"), "{reason}");
-}
-
-#[test]
-fn what_becomes_a_pipe_while_it_is_live_is_not_waited_for() {
-    let (_folder, file, mut source) = source();
-    fs::write(&file, "one").unwrap();
-    assert_eq!(settled(&mut source), new(b"one"));
-    fs::remove_file(&file).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
-    assert!(made.success());
-    let reason = trouble(settled(&mut source));
-    assert!(reason.contains("not a file"), "{reason}");
-}
-
-#[test]
-fn a_signature_that_is_no_file_is_neither_read_nor_waited_for() {
+fn what_is_no_file_or_too_large_is_named_and_neither_read_nor_waited_for() {
     let (folder, file, mut source) = source();
+    let pipe = |path: &Path| {
+        let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+        assert!(made.success());
+    };
+    let mut is_refused = |words: &str| assert_says(trouble(settled(&mut source)), words);
+    pipe(&file);
+    is_refused("p.wasm: it is not a file");
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, vec![0; 1001]).unwrap();
+    is_refused("larger than 1000 bytes");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    is_refused("p.wasm: it is not a file");
+    fs::remove_dir(&file).unwrap();
     fs::write(&file, "one").unwrap();
     let signature = folder.path().join("p.wasm.sig");
-    let made = std::process::Command::new("mkfifo").arg(&signature).status();
-    assert!(made.unwrap().success());
-    let reason = trouble(settled(&mut source));
-    assert!(reason.contains("p.wasm.sig: it is not a file"), "{reason}");
+    pipe(&signature);
+    is_refused("p.wasm.sig: it is not a file");
+    fs::remove_file(&signature).unwrap();
+    fs::write(&signature, vec![b' '; SIGNATURE_LIMIT + 1]).unwrap();
+    is_refused("p.wasm.sig: it is larger than");
     fs::remove_file(&signature).unwrap();
     assert_eq!(settled(&mut source), new(b"one"), "and goes on");
-}
-
-#[test]
-fn a_signature_that_is_too_large_is_named() {
-    let (folder, file, mut source) = source();
-    fs::write(&file, "one").unwrap();
-    fs::write(folder.path().join("p.wasm.sig"), vec![b' '; SIGNATURE_LIMIT + 1]).unwrap();
-    let reason = trouble(settled(&mut source));
-    assert!(reason.contains("p.wasm.sig: it is larger than"), "{reason}");
+    // What becomes a pipe while it is live.
+    fs::remove_file(&file).unwrap();
+    pipe(&file);
+    assert!(trouble(settled(&mut source)).contains("not a file"));
 }
 
 #[test]
@@ -209,8 +188,7 @@ fn a_file_that_keeps_changing_is_reported_once_and_used_when_it_stays() {
     assert_eq!(source.look(), Look::Unsettled);
     source.changing = Some(Instant::now() - PATIENCE);
     fs::write(&file, "two").unwrap();
-    let reason = trouble(source.look());
-    assert!(reason.contains("p.wasm keeps changing"), "{reason}");
+    assert_says(trouble(source.look()), "p.wasm keeps changing");
     fs::write(&file, "three").unwrap();
     assert_eq!(source.look(), Look::Unsettled);
     assert_eq!(settled(&mut source), new(b"three"));

@@ -111,12 +111,9 @@ fn prefix(number: u8) -> Prefix {
 pub(super) fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>) {
     let proof = Arc::clone(proof) as _;
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics(), proof);
-    match state {
+    match state.map(|state| Versions::open(state, "test", 5, 1 << 30).unwrap()) {
         None => (slot, receiver),
-        Some(state) => (
-            slot.keeping(Versions::open(state, "test", 5, 1 << 30).unwrap()),
-            receiver,
-        ),
+        Some(versions) => (slot.keeping(versions), receiver),
     }
 }
 
@@ -142,16 +139,12 @@ async fn a_version_that_is_held_back_is_tried_again_after_longer_and_longer() {
     assert_eq!(because(&slot), "it was the first");
     let first = settle(&slot, 2).await.unwrap();
     let second = settle(&slot, 2).await.unwrap();
-    assert!(
-        first < second && second < Duration::from_secs(60),
-        "{first:?} {second:?}"
-    );
+    let is_longer = first < second && second < Duration::from_secs(60);
+    assert!(is_longer, "{first:?} {second:?}");
     assert_live(&receiver, 1);
     let report = slot.report().borrow().candidate.clone().unwrap();
-    assert_eq!(
-        (report.state, report.diff.as_str()),
-        (CandidateState::HeldBack, "-a\n+b")
-    );
+    assert_eq!(report.state, CandidateState::HeldBack);
+    assert_eq!(report.diff, "-a\n+b");
     assert!(slot.report().borrow().trouble().unwrap().contains("it fails"));
     assert_eq!(proof.announced(), [Some("Fails".into())], "reported once");
     // The objects have changed.

@@ -50,7 +50,7 @@ async fn a_file_that_waits_is_packed_and_is_read_when_it_is_its_turn() {
     };
     tokio::join!(settle, waits);
     let error = live(&receiver).err().unwrap();
-    assert!(error.contains("its file cannot be read again"), "{error}");
+    assert_says(error, "its file cannot be read again");
     slot.settle(Some(&found(folder.path(), 1))).await;
     assert_live(&receiver, 1);
 }
@@ -63,11 +63,8 @@ async fn a_file_that_has_changed_meanwhile_is_not_what_was_looked_at() {
     let second = found(folder.path(), 2);
     let again = slot.settle(Some(&first)).await;
     assert!(again.is_some(), "it may change back");
-    assert_eq!(
-        live(&receiver).err().unwrap(),
-        "loading",
-        "nothing is wrong with it"
-    );
+    // Nothing is wrong with it.
+    assert_eq!(live(&receiver).err().unwrap(), "loading");
     slot.settle(Some(&second)).await;
     assert_live(&receiver, 2);
 }

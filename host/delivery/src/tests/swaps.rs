@@ -83,19 +83,18 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
 
     let stop = Arc::new(AtomicBool::new(false));
     let calls = Arc::new(AtomicU64::new(0));
-    let callers: Vec<_> = (0..4)
-        .map(|_| {
-            let (receiver, stop, calls) = (receiver.clone(), Arc::clone(&stop), Arc::clone(&calls));
-            tokio::spawn(async move {
-                let request = request();
-                while !stop.load(Ordering::Relaxed) {
-                    let plugin = live(&receiver).unwrap();
-                    plugin.reconcile(&request).await.outcome.unwrap();
-                    calls.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let (receiver, stop, calls) = (receiver.clone(), Arc::clone(&stop), Arc::clone(&calls));
+        callers.spawn(async move {
+            let request = request();
+            while !stop.load(Ordering::Relaxed) {
+                let plugin = live(&receiver).unwrap();
+                plugin.reconcile(&request).await.outcome.unwrap();
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
     let mut ends = Vec::with_capacity(SWAPS);
     for swap in 0..SWAPS {
         ends.push(live(&receiver).unwrap().ended());
@@ -104,14 +103,10 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
         assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(file));
     }
     stop.store(true, Ordering::Relaxed);
-    for caller in callers {
-        caller.await.unwrap();
-    }
+    callers.join_all().await;
     assert!(calls.load(Ordering::Relaxed) > 0);
-    assert!(
-        ends.iter().all(|ended| ended()),
-        "versions before the last are kept"
-    );
+    let are_gone = ends.iter().all(|ended| ended());
+    assert!(are_gone, "versions before the last are kept");
     assert!(!live(&receiver).unwrap().ended()(), "the last is live");
 }
 

@@ -37,9 +37,8 @@ impl Read {
 
     fn families(&self) -> BTreeMap<String, MetricFamily> {
         let families = self.registry.gather().into_iter();
-        families
-            .map(|family| (family.name().to_owned(), family))
-            .collect()
+        let named = families.map(|family| (family.name().to_owned(), family));
+        named.collect()
     }
 }
 
@@ -96,11 +95,8 @@ fn every_metric_is_exported_as_it_is_defined() {
         let family = families
             .get(&name)
             .unwrap_or_else(|| panic!("{name} is not exported"));
-        assert_eq!(
-            format!("{:?}", family.get_field_type()).to_lowercase(),
-            definition.instrument.as_str(),
-            "{name}"
-        );
+        let instrument = format!("{:?}", family.get_field_type()).to_lowercase();
+        assert_eq!(instrument, definition.instrument.as_str(), "{name}");
         let labels = family.get_metric()[0]
             .get_label()
             .iter()
@@ -110,11 +106,12 @@ fn every_metric_is_exported_as_it_is_defined() {
         assert_eq!(family.help(), definition.help, "{name}");
     }
     let defined: BTreeSet<_> = define::ALL.iter().map(Definition::prometheus_name).collect();
-    let more: Vec<_> = families
-        .keys()
-        .filter(|name| !defined.contains(*name) && *name != "target_info")
-        .collect();
-    assert!(more.is_empty(), "{more:?} is exported and not defined");
+    let is_more = |name: &&String| !defined.contains(*name) && *name != "target_info";
+    assert_eq!(
+        families.keys().find(is_more),
+        None,
+        "it is exported and not defined"
+    );
 }
 
 /// The host's own metrics, and those that the conventions name.
@@ -123,25 +120,14 @@ const NAMESPACES: [&str; 3] = ["operator_host.", "process.", "http.client."];
 /// By the conventions of OpenTelemetry and Prometheus: base units, and names that say neither unit nor kind themselves.
 #[test]
 fn names_units_and_descriptions_follow_the_conventions() {
-    for Definition {
-        name,
-        instrument,
-        unit,
-        help,
-        ..
-    } in define::ALL
-    {
-        assert!(
-            NAMESPACES.iter().any(|namespace| name.starts_with(namespace)),
-            "{name}"
-        );
+    for definition in define::ALL {
+        let (name, unit, help) = (definition.name, definition.unit, definition.help);
+        let is_known = NAMESPACES.iter().any(|namespace| name.starts_with(namespace));
+        assert!(is_known, "{name}");
         let is_annotation = unit.starts_with('{') && unit.ends_with('}');
-        assert!(matches!(*unit, "s" | "By") || is_annotation, "{name}: {unit}");
-        assert_eq!(
-            name.ends_with(".duration"),
-            *unit == "s" && *instrument == Histogram,
-            "{name}"
-        );
+        assert!(matches!(unit, "s" | "By") || is_annotation, "{name}: {unit}");
+        let is_duration = unit == "s" && definition.instrument == Histogram;
+        assert_eq!(name.ends_with(".duration"), is_duration, "{name}");
         for word in ["total", "count", "seconds", "bytes"] {
             assert!(name.split(['.', '_']).all(|part| part != word), "{name}");
         }
@@ -183,10 +169,9 @@ fn labels_do_not_grow_with_objects_or_errors() {
             read.metrics.api_request("get", "example.com", &plural, Some(404));
             read.metrics.api_request("patch", "", "pods", Some(200));
         }
-        read.families()
-            .values()
-            .map(|family| family.get_metric().len())
-            .sum::<usize>()
+        let families = read.families();
+        let counts = families.values().map(|family| family.get_metric().len());
+        counts.sum::<usize>()
     };
     assert_eq!(series(1000), series(classes.len()));
 }
@@ -198,13 +183,10 @@ fn a_plugin_version_that_is_replaced_is_not_shown_any_more() {
     for digest in ["sha256:1", "sha256:2"] {
         controller.live(version_labels("thing", "0.1.0", digest), Duration::ZERO);
         let families = read.families();
-        let shown: Vec<_> = families["operator_host_plugin_info"]
-            .get_metric()
-            .iter()
-            .flat_map(|metric| metric.get_label())
-            .filter(|label| label.name() == "digest")
-            .map(|label| label.value().to_owned())
-            .collect();
+        let metrics = families["operator_host_plugin_info"].get_metric().iter();
+        let labels = metrics.flat_map(|metric| metric.get_label());
+        let digests = labels.filter(|label| label.name() == "digest");
+        let shown: Vec<_> = digests.map(|label| label.value().to_owned()).collect();
         assert_eq!(shown, [digest]);
     }
 }
@@ -214,17 +196,14 @@ fn the_table_of_the_documentation_is_true() {
     let documentation = include_str!("../../../docs/telemetry.md");
     for definition in define::ALL {
         let row = definition.row();
-        assert!(
-            documentation.contains(&row),
-            "host/docs/telemetry.md lacks this row:\n{row}"
-        );
+        let is_there = documentation.contains(&row);
+        assert!(is_there, "host/docs/telemetry.md lacks this row:\n{row}");
     }
-    let rows = documentation
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `"))
-        .filter(|line| NAMESPACES.iter().any(|namespace| line.starts_with(namespace)));
+    let rows = documentation.lines().filter_map(|line| line.strip_prefix("| `"));
+    let is_metric = |line: &&str| NAMESPACES.iter().any(|namespace| line.starts_with(namespace));
+    let count = rows.filter(is_metric).count();
     assert_eq!(
-        rows.count(),
+        count,
         define::ALL.len(),
         "a row in host/docs/telemetry.md is of no metric"
     );

@@ -19,108 +19,99 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines
-            .find(|(key, _)| key.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+        let (_, value) = lines.find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+        Some(value)
     }
 }
 
 /// What the server sends.
 #[derive(Clone)]
-pub(super) enum Answer {
-    /// A response.
-    Full {
-        status: u16,
-        headers: Vec<(String, String)>,
-        body: Vec<u8>,
-    },
-    /// A response without an end, with a length if it states one.
-    Endless { status: u16, length: Option<u64> },
-    /// A response whose body comes byte by byte.
-    Trickle,
-    /// Nothing.
-    Stalled,
-    /// These bytes, and the end.
-    Raw(Vec<u8>),
+pub(super) struct Answer {
+    /// None for an answer without a head.
+    status: Option<u16>,
+    headers: String,
+    body: Vec<u8>,
+    /// The pause between two repetitions of the body, if it has no end.
+    pause: Option<Duration>,
 }
 
 impl Answer {
     pub(super) fn status(status: u16) -> Self {
-        Self::Full {
-            status,
-            headers: Vec::new(),
-            body: Vec::new(),
-        }
+        Self::ok(b"").and_status(status)
     }
 
     pub(super) fn ok(body: &[u8]) -> Self {
-        Self::Full {
-            status: 200,
-            headers: Vec::new(),
+        Self {
+            status: Some(200),
+            headers: format!("Content-Length: {}\r\n", body.len()),
             body: body.to_vec(),
+            pause: None,
         }
     }
 
-    pub(super) fn endless(length: Option<u64>) -> Self {
-        Self::Endless { status: 200, length }
+    pub(super) fn json(body: &serde_json::Value) -> Self {
+        Self::ok(body.to_string().as_bytes())
     }
 
+    /// Returns a response without an end, with a length if it states one.
+    pub(super) fn endless(length: Option<u64>) -> Self {
+        let length = length.map(|length| format!("Content-Length: {length}\r\n"));
+        Self {
+            headers: length.unwrap_or_default(),
+            pause: Some(Duration::ZERO),
+            ..Self::ok(&[b' '; 4096])
+        }
+    }
+
+    /// Returns a response whose body comes byte by byte.
     pub(super) fn trickle() -> Self {
-        Self::Trickle
+        Self {
+            headers: "Content-Length: 11\r\n".to_owned(),
+            pause: Some(Duration::from_millis(200)),
+            ..Self::ok(b" ")
+        }
+    }
+
+    /// Returns these bytes, and the end.
+    pub(super) fn raw(bytes: &[u8]) -> Self {
+        Self {
+            status: None,
+            ..Self::ok(bytes)
+        }
+    }
+
+    /// Returns nothing, for ever.
+    pub(super) fn stalled() -> Self {
+        Self {
+            pause: Some(Duration::MAX),
+            ..Self::raw(b"")
+        }
     }
 
     pub(super) fn with(mut self, name: &str, value: &str) -> Self {
-        if let Self::Full { headers, .. } = &mut self {
-            headers.push((name.to_owned(), value.to_owned()));
-        }
+        self.headers.push_str(&format!("{name}: {value}\r\n"));
         self
     }
 
-    pub(super) fn and_status(mut self, new: u16) -> Self {
-        if let Self::Full { status, .. } | Self::Endless { status, .. } = &mut self {
-            *status = new;
+    pub(super) fn and_status(self, status: u16) -> Self {
+        Self {
+            status: Some(status),
+            ..self
         }
-        self
     }
 
     async fn send(self, to: &mut TcpStream, head_only: bool) -> std::io::Result<()> {
-        match self {
-            Self::Full {
-                status,
-                headers,
-                body,
-            } => {
-                let mut head = format!(
-                    "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {}\r\n",
-                    body.len()
-                );
-                for (name, value) in headers {
-                    head.push_str(&format!("{name}: {value}\r\n"));
-                }
-                to.write_all(format!("{head}\r\n").as_bytes()).await?;
-                if !head_only {
-                    to.write_all(&body).await?;
-                }
+        if let Some(status) = self.status {
+            let head = format!("HTTP/1.1 {status} X\r\nConnection: close\r\n{}\r\n", self.headers);
+            to.write_all(head.as_bytes()).await?;
+        }
+        while !head_only {
+            to.write_all(&self.body).await?;
+            match self.pause {
+                Some(Duration::ZERO) => {}
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => break,
             }
-            Self::Endless { status, length } => {
-                let length =
-                    length.map_or_else(String::new, |length| format!("Content-Length: {length}\r\n"));
-                to.write_all(format!("HTTP/1.1 {status} X\r\nConnection: close\r\n{length}\r\n").as_bytes())
-                    .await?;
-                loop {
-                    to.write_all(&[b' '; 4096]).await?;
-                }
-            }
-            Self::Trickle => {
-                to.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n")
-                    .await?;
-                loop {
-                    to.write_all(b" ").await?;
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-            }
-            Self::Stalled => std::future::pending().await,
-            Self::Raw(bytes) => to.write_all(&bytes).await?,
         }
         to.shutdown().await
     }
@@ -143,12 +134,11 @@ impl Server {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let (answer, all) = (Arc::clone(&answer), Arc::clone(&all));
                 tokio::spawn(async move {
-                    let Some(seen) = read(&mut stream).await else {
-                        return;
-                    };
-                    all.lock().unwrap().push(seen.clone());
-                    // The other side may have seen enough.
-                    let _ = answer(&seen).send(&mut stream, seen.method == "HEAD").await;
+                    if let Some(seen) = read(&mut stream).await {
+                        all.lock().unwrap().push(seen.clone());
+                        // The other side may have seen enough.
+                        let _ = answer(&seen).send(&mut stream, seen.method == "HEAD").await;
+                    }
                 });
             }
         });
