@@ -204,6 +204,9 @@ pub(super) fn fault_of(status: &kube::core::Status, name: &NamespacedName) -> Fa
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::refusal::{is_immutable, refusal};
 
@@ -211,12 +214,13 @@ mod tests {
         NamespacedName::parse("shop/web")
     }
 
+    /// Returns a failure with these fields.
+    fn status(fields: Value) -> Status {
+        serde_json::from_value(fields).unwrap()
+    }
+
     fn refused(code: u16, message: &str) -> ApiError {
-        let status = kube::core::Status {
-            code,
-            message: message.to_owned(),
-            ..kube::core::Status::default()
-        };
+        let status = status(json!({ "code": code, "message": message }));
         ApiError {
             verb: "apply",
             kind: "Pod".into(),
@@ -239,15 +243,10 @@ mod tests {
 
     #[test]
     fn only_what_refuses_immutable_fields_alone_is_immutable() {
-        let status = |message: &str, causes: &[&str]| {
-            let causes: Vec<_> = causes
-                .iter()
-                .map(|cause| serde_json::json!({ "message": cause }))
-                .collect();
-            serde_json::from_value(serde_json::json!({
-                "status": "Failure", "reason": "Invalid", "code": 422, "message": message, "details": { "causes": causes },
-            }))
-            .unwrap()
+        let status_of = |message: &str, causes: &[&str]| {
+            let causes = causes.iter().map(|cause| json!({ "message": cause }));
+            let details = json!({ "causes": causes.collect::<Vec<_>>() });
+            status(json!({ "reason": "Invalid", "code": 422, "message": message, "details": details }))
         };
         for cause in [
             "Invalid value: v1.LabelSelector{}: field is immutable",
@@ -256,21 +255,17 @@ mod tests {
             "Invalid value: []string{}: may not change once set",
             "Invalid value: rbac.RoleRef{}: cannot change roleRef",
         ] {
-            assert!(is_immutable(&status("invalid", &[cause])), "{cause}");
-            assert!(
-                !is_immutable(&status("invalid", &[cause, "Required value"])),
-                "{cause}"
-            );
-            let webhook = status("admission webhook \"w\" denied the request: no", &[cause]);
+            assert!(is_immutable(&status_of("invalid", &[cause])), "{cause}");
+            let others = status_of("invalid", &[cause, "Required value"]);
+            assert!(!is_immutable(&others), "{cause}");
+            let webhook = status_of("admission webhook \"w\" denied the request: no", &[cause]);
             assert!(!is_immutable(&webhook), "{cause}");
         }
-        assert!(!is_immutable(&status("field is immutable", &[])));
-        assert!(!is_immutable(&status(
-            "invalid",
-            &["Invalid value: -1: must be greater than 0"]
-        )));
+        assert!(!is_immutable(&status_of("field is immutable", &[])));
+        let other = "Invalid value: -1: must be greater than 0";
+        assert!(!is_immutable(&status_of("invalid", &[other])));
         let policy = "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: it is immutable";
-        assert!(!is_immutable(&status(policy, &["it is immutable"])));
+        assert!(!is_immutable(&status_of(policy, &["it is immutable"])));
     }
 
     /// Regression: the refusal was retried forever silently.
@@ -288,11 +283,8 @@ mod tests {
         ] {
             let error = refused(409, message);
             assert!(error.is_conflict() && !error.is_lost_race(), "{message}");
-            assert!(
-                error.message.contains("another manager has set these fields"),
-                "{}",
-                error.message
-            );
+            let words = "another manager has set these fields";
+            assert!(error.message.contains(words), "{}", error.message);
         }
         assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
         let marks = "Apply failed with 1 conflict: conflict with \"x\": .metadata.annotations.operator-host.dev/applied";
@@ -303,32 +295,21 @@ mod tests {
 
     #[test]
     fn an_object_is_missing_only_if_the_response_names_it() {
-        let page =
-            kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
-        assert_eq!(fault_of(&page, &web()), Fault::NotServed);
-        let resource: kube::core::Status = serde_json::from_value(serde_json::json!({
-            "status": "Failure", "reason": "NotFound", "code": 404, "details": {},
-            "message": "the server could not find the requested resource",
-        }))
-        .unwrap();
-        assert_eq!(fault_of(&resource, &web()), Fault::NotServed);
-        let object: kube::core::Status = serde_json::from_value(serde_json::json!({
-            "status": "Failure", "reason": "NotFound", "code": 404, "details": { "name": "web", "kind": "pods" },
-            "message": "pods \"web\" not found",
-        }))
-        .unwrap();
-        assert_eq!(fault_of(&object, &web()), Fault::Missing);
-        assert_eq!(
-            fault_of(&object, &NamespacedName::parse("shop/other")),
-            Fault::NotServed
-        );
-        // Validators pass on the error of their own request.
-        let webhook = kube::core::Status {
-            message: "admission webhook \"v.example.com\" denied the request: pods \"web\" not found"
-                .to_owned(),
-            ..object
+        let not_found = |details: Value, message: &str| {
+            status(json!({ "reason": "NotFound", "code": 404, "details": details, "message": message }))
         };
-        assert_eq!(fault_of(&webhook, &web()), Fault::Refused(404));
+        let page = Status::failure("404 page not found", "Failed to parse error data").with_code(404);
+        assert_eq!(fault_of(&page, &web()), Fault::NotServed);
+        let resource = not_found(json!({}), "the server could not find the requested resource");
+        assert_eq!(fault_of(&resource, &web()), Fault::NotServed);
+        let details = json!({ "name": "web", "kind": "pods" });
+        let object = not_found(details.clone(), "pods \"web\" not found");
+        assert_eq!(fault_of(&object, &web()), Fault::Missing);
+        let other = NamespacedName::parse("shop/other");
+        assert_eq!(fault_of(&object, &other), Fault::NotServed);
+        // Validators pass on the error of their own request.
+        let says = "admission webhook \"v.example.com\" denied the request: pods \"web\" not found";
+        assert_eq!(fault_of(&not_found(details, says), &web()), Fault::Refused(404));
     }
 
     /// Regression: the API server calls both internal errors, so they counted as an outage for a minute.
@@ -351,10 +332,8 @@ mod tests {
         ] {
             let error = refused(500, message);
             assert_eq!(error.fault, Fault::Refused(code), "{message}");
-            assert!(
-                error.is_invalid() && !error.is_passing() && !error.stops_others(),
-                "{error}"
-            );
+            assert!(error.is_invalid() && !error.is_passing(), "{error}");
+            assert!(!error.stops_others(), "{error}");
         }
         for message in [
             "etcdserver: leader changed",
@@ -371,13 +350,12 @@ mod tests {
     /// Regression: it counted as a kind that is not served.
     #[test]
     fn a_namespace_that_does_not_exist_is_neither_the_object_nor_its_kind() {
-        let missing = |name: &str| -> kube::core::Status {
-            serde_json::from_value(serde_json::json!({
-                "status": "Failure", "reason": "NotFound", "code": 404,
-                "details": { "name": name, "kind": "namespaces" },
-                "message": format!("namespaces {name:?} not found"),
-            }))
-            .unwrap()
+        let missing = |name: &str| {
+            let (details, message) = (
+                json!({ "name": name, "kind": "namespaces" }),
+                format!("namespaces {name:?} not found"),
+            );
+            status(json!({ "reason": "NotFound", "code": 404, "details": details, "message": message }))
         };
         assert_eq!(fault_of(&missing("shop"), &web()), Fault::NamespaceMissing);
         let same = NamespacedName::parse("shop/shop");
@@ -389,15 +367,12 @@ mod tests {
     #[test]
     fn only_a_permission_that_is_missing_is_asked_for() {
         let advice = "give the host's role that permission";
-        let missing =
-            "pods is forbidden: User \"host\" cannot create resource \"pods\" in the namespace \"shop\"";
+        let missing = "pods is forbidden: User \"host\" cannot create resource \"pods\"";
         assert!(refused(403, missing).message.contains(advice));
         let quota = "pods \"web\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2";
         let message = refused(403, quota).message;
-        assert!(
-            message.contains("raise that ResourceQuota") && !message.contains(advice),
-            "{message}"
-        );
+        assert!(message.contains("raise that ResourceQuota"), "{message}");
+        assert!(!message.contains(advice), "{message}");
         let policy = "pods \"web\" is forbidden: violates PodSecurity \"restricted:latest\"";
         assert_eq!(&*refused(403, policy).message, policy);
     }

@@ -13,17 +13,15 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use futures::FutureExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::Client;
 use kube::core::DynamicObject;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use self::first_lists::FirstLists;
@@ -256,23 +254,20 @@ impl SharedCache {
 
     /// Returns the watch of a kind in one namespace, or in all. It runs until the last handle is dropped.
     pub fn watch(&self, kind: &Kind, namespace: Option<&str>) -> Arc<Reflector> {
-        self.watch_in(Scope {
-            kind: kind.clone(),
-            namespace: namespace.map(str::to_owned),
-            form: Form::Whole,
-        })
+        self.watch_in(kind, namespace, Form::Whole)
     }
 
     /// Returns the watch of the metadata of all objects of a kind. It runs until the last handle is dropped.
     pub fn watch_metadata(&self, kind: &Kind) -> Arc<Reflector> {
-        self.watch_in(Scope {
-            kind: kind.clone(),
-            namespace: None,
-            form: Form::Metadata,
-        })
+        self.watch_in(kind, None, Form::Metadata)
     }
 
-    fn watch_in(&self, scope: Scope) -> Arc<Reflector> {
+    fn watch_in(&self, kind: &Kind, namespace: Option<&str>, form: Form) -> Arc<Reflector> {
+        let scope = Scope {
+            kind: kind.clone(),
+            namespace: namespace.map(str::to_owned),
+            form,
+        };
         let mut running = lock(&self.running);
         if let Some(watch) = running.watches.get(&scope).and_then(Weak::upgrade) {
             return watch;
@@ -286,7 +281,10 @@ impl SharedCache {
             Arc::clone(&self.kinds),
             Arc::clone(&self.first_lists),
         ));
-        let watch = Arc::new(Reflector { inner, task });
+        let watch = Arc::new(Reflector {
+            inner,
+            _task: AbortOnDropHandle::new(task),
+        });
         running.watches.retain(|_, watch| watch.strong_count() > 0);
         running.watches.insert(scope, Arc::downgrade(&watch));
         watch
@@ -301,19 +299,11 @@ async fn run_for_ever(
     first_lists: Arc<FirstLists>,
 ) {
     loop {
-        let running = run(
-            Arc::clone(&inner),
-            client.clone(),
-            Arc::clone(&kinds),
-            &first_lists,
-        );
-        let Err(panic) = AssertUnwindSafe(running).catch_unwind().await;
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref().copied())
-            .unwrap_or_default();
-        error!(kind = %inner.scope.kind, panic = text, "internal error: a watch panicked; watching again, please report it");
+        let (inner, first_lists) = (Arc::clone(&inner), Arc::clone(&first_lists));
+        let kind = inner.scope.kind.clone();
+        let running = tokio::spawn(run(inner, client.clone(), Arc::clone(&kinds), first_lists));
+        let Err(panic) = AbortOnDropHandle::new(running).await;
+        error!(%kind, %panic, "internal error: a watch panicked; watching again, please report it");
         tokio::time::sleep(PAUSE_AFTER_PANIC).await;
     }
 }
@@ -321,13 +311,7 @@ async fn run_for_ever(
 /// The cache and the subscribers of one kind in one scope.
 pub struct Reflector {
     inner: Arc<Inner>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Reflector {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Reflector {
@@ -810,15 +794,20 @@ impl Inner {
     /// Notes that the namespace does not exist. This counts as an empty list, which the API server would return to a
     /// client that may list.
     fn has_no_namespace(&self) {
-        // A list clears it.
-        let is_known = self.lacks_namespace.load(Ordering::Relaxed);
-        self.listed(&HashSet::new(), None);
-        self.lacks_namespace.store(true, Ordering::Relaxed);
-        if !is_known {
+        if self.misses_namespace() {
             let namespace = self.scope.namespace.as_deref().unwrap_or_default();
             warn!(kind = %self.scope.kind, "namespace {namespace} does not exist");
         }
         self.synced(&self.keep.subscribe());
+    }
+
+    /// Notes that nothing is in the namespace, since it does not exist. Returns whether that is news.
+    fn misses_namespace(&self) -> bool {
+        // A list clears it.
+        let is_known = self.lacks_namespace.load(Ordering::Relaxed);
+        self.listed(&HashSet::new(), None);
+        self.lacks_namespace.store(true, Ordering::Relaxed);
+        !is_known
     }
 
     fn fail(&self, message: String) {

@@ -33,7 +33,7 @@ use operator_host_config::ServiceAccount;
 use operator_host_config::leadership::Timing;
 use operator_host_telemetry::metrics::Metrics;
 
-use self::access::{Access, Made, Origin, Renewing};
+use self::access::{Access, Origin, Renewable, Renewing};
 pub use self::fence::{Deposed, Fenced, is_deposed};
 use self::fence::{Fencing, fencing};
 use self::measured::Measured;
@@ -226,7 +226,7 @@ impl Connection {
         let (metrics, clock, reach) = (Arc::clone(&self.metrics), self.clock.clone(), self.reach.clone());
         let warnings = self.warnings.clone();
         let user = acts_as.map(ServiceAccount::user);
-        let renewing = Renewing::new(Arc::clone(&self.access), move |access| {
+        let stack = Renewable::new(move |access: &Arc<Access>| {
             let mut config = access.config.clone();
             if let Some(user) = &user {
                 let auth = &mut config.auth_info;
@@ -250,7 +250,8 @@ impl Connection {
                 .map_result(reach.listen())
                 .service(transport.of(access)?);
             Ok(service.boxed_clone())
-        })?;
+        });
+        let renewing = Renewing::new(Arc::clone(&self.access), stack)?;
         Ok(ClientBuilder::new(renewing, &*self.default_namespace).build())
     }
 }
@@ -329,32 +330,9 @@ impl From<Client> for Writer {
     }
 }
 
-/// Connections that are made again when authorities or client certificate are. Requests in progress keep theirs. Clones
-/// share them.
-#[derive(Clone)]
-struct Renewable<T> {
-    made: Arc<Made<rustls::ClientConfig, T>>,
-    make: Arc<Make<T>>,
-}
-
-type Make<T> = dyn Fn(&Access) -> Result<T, ClientError> + Send + Sync;
-
-impl<T: Clone> Renewable<T> {
-    fn new(make: impl Fn(&Access) -> Result<T, ClientError> + Send + Sync + 'static) -> Self {
-        Self {
-            made: Arc::default(),
-            make: Arc::new(make),
-        }
-    }
-
-    fn of(&self, access: &Access) -> Result<T, ClientError> {
-        self.made.of(&access.tls, || (self.make)(access))
-    }
-}
-
 fn transport(term: &Term, undelivered: Option<Duration>) -> Renewable<Transport> {
     let term = term.clone();
-    Renewable::new(move |access| {
+    Renewable::new(move |access: &Arc<Access>| {
         let https = https(access)?.enable_http1();
         let connector = https.wrap_connector(connector(&access.config, &term, undelivered));
         Ok(legacy::Client::builder(TokioExecutor::new())
@@ -365,7 +343,7 @@ fn transport(term: &Term, undelivered: Option<Duration>) -> Renewable<Transport>
     })
 }
 
-fn multiplexed(access: &Access) -> Result<Multiplexed, ClientError> {
+fn multiplexed(access: &Arc<Access>) -> Result<Multiplexed, ClientError> {
     let https = https(access)?.enable_all_versions();
     let connector = https.wrap_connector(connector(&access.config, &Term::endless(), None));
     Ok(Multiplexed::new(move || {
@@ -399,7 +377,7 @@ fn connector(config: &Config, term: &Term, undelivered: Option<Duration>) -> Fen
 /// Returns the TLS part of a connector, as kube's own has it, but with the choice of the HTTP version.
 fn https(access: &Access) -> Result<HttpsConnectorBuilder<WantsProtocols1>, ClientError> {
     let mut https = HttpsConnectorBuilder::new()
-        .with_tls_config(rustls::ClientConfig::clone(&access.tls))
+        .with_tls_config(access.tls.clone())
         .https_or_http();
     if let Some(name) = &access.config.tls_server_name {
         let server = name.clone().try_into();

@@ -40,6 +40,15 @@ pub struct ResolvedKind {
 }
 
 impl ResolvedKind {
+    /// Returns the resource of a kind of Kubernetes itself.
+    pub fn built_in<K: kube::Resource<DynamicType = ()>>(namespaced: bool, has_status: bool) -> Self {
+        Self {
+            api: ApiResource::erase::<K>(&()),
+            namespaced,
+            has_status,
+        }
+    }
+
     /// Returns the name of the kind's CustomResourceDefinition, if it has one.
     pub fn definition_name(&self) -> String {
         format!("{}.{}", self.api.plural, self.api.group)

@@ -47,8 +47,8 @@ impl Namespaces {
                 let watch = watches.watch_metadata(&kind);
                 let refused = Arc::clone(&self.refused);
                 let forget: Subscriber = Arc::new(move |_, change: &Change<'_>| {
-                    if let Some(name) = usable_again(change.before(), change.after()) {
-                        lock(&refused).remove(&name);
+                    if let Some((name, NamespaceChange::Usable)) = changed(change) {
+                        lock(&refused).remove(name);
                     }
                 });
                 *watched = Some(Watched {
@@ -66,10 +66,7 @@ impl Namespaces {
             .is_some_and(|at| at.elapsed() < REFUSAL_TTL);
         is_refused
             || lock(&self.watched).as_ref().is_some_and(|watched| {
-                let name = NamespacedName {
-                    namespace: None,
-                    name: namespace.to_owned(),
-                };
+                let name = NamespacedName::new(None, namespace);
                 // A failing watch does not notice that the namespace was recreated.
                 !matches!(watched.watch.state_now(), WatchState::Failing(_))
                     && watched
@@ -110,18 +107,8 @@ impl Namespaces {
             .as_ref()
             .map(|watched| Arc::clone(&watched.watch))?;
         Some(watch.subscribe(Arc::new(move |_, change| {
-            let (before, after) = (change.before(), change.after());
-            if let Some(name) = usable_again(before, after) {
-                notify(&name, NamespaceChange::Usable);
-            } else if let Some(name) = begins_to_terminate(before, after) {
-                notify(&name, NamespaceChange::Terminating);
-            } else if let (Some(before), Some(after)) = (before, after)
-                && before.metadata.labels != after.metadata.labels
-            {
-                notify(
-                    after.metadata.name.as_deref().unwrap_or_default(),
-                    NamespaceChange::Relabeled,
-                );
+            if let Some((name, change)) = changed(change) {
+                notify(name, change);
             }
         })))
     }
@@ -138,21 +125,22 @@ pub enum NamespaceChange {
     Relabeled,
 }
 
-/// A namespace before or after a change; `None` when there is none.
-type State<'a> = Option<&'a Arc<DynamicObject>>;
-
-/// Returns the name of a namespace that is new, or that replaces a terminating one.
-fn usable_again(before: State<'_>, after: State<'_>) -> Option<String> {
-    let new = after.filter(|new| !is_terminating(new))?;
-    let was = before.is_some_and(|old| !is_terminating(old));
-    if was { None } else { new.metadata.name.clone() }
+/// Returns the name of a namespace that has changed, and how.
+fn changed<'a>(change: &Change<'a>) -> Option<(&'a str, NamespaceChange)> {
+    let after = change.after()?;
+    let name = after.metadata.name.as_deref()?;
+    Some((name, difference(change.before(), after)?))
 }
 
-/// Returns the name of a namespace whose deletion has just begun.
-fn begins_to_terminate(before: State<'_>, after: State<'_>) -> Option<String> {
-    let new = after.filter(|new| is_terminating(new))?;
-    let was = before.is_some_and(|old| is_terminating(old));
-    if was { None } else { new.metadata.name.clone() }
+/// Returns how a namespace has changed, if that concerns anyone. `before` is `None` for a new one.
+fn difference(before: Option<&Arc<DynamicObject>>, after: &DynamicObject) -> Option<NamespaceChange> {
+    match (before.map(|it| is_terminating(it)), is_terminating(after)) {
+        (None | Some(true), false) => Some(NamespaceChange::Usable),
+        (None | Some(false), true) => Some(NamespaceChange::Terminating),
+        _ => before
+            .is_some_and(|before| before.metadata.labels != after.metadata.labels)
+            .then_some(NamespaceChange::Relabeled),
+    }
 }
 
 #[cfg(test)]
@@ -228,18 +216,15 @@ mod tests {
             Arc::new(serde_json::from_value::<kube::core::DynamicObject>(text).unwrap())
         };
         let (there, going) = (namespace(None), namespace(Some("2026-01-01T00:00:00Z")));
-        let usable = |old, new| usable_again(old, new).is_some();
-        assert!(usable(None, Some(&there)));
-        assert!(usable(Some(&going), Some(&there)));
-        assert!(!usable(Some(&there), Some(&there)));
-        assert!(!usable(Some(&there), Some(&going)));
-        assert!(!usable(None, Some(&going)));
-        assert!(!usable(Some(&going), None));
-        let goes = |old, new| begins_to_terminate(old, new).is_some();
-        assert!(goes(None, Some(&going)));
-        assert!(goes(Some(&there), Some(&going)));
-        assert!(!goes(Some(&going), Some(&going)));
-        assert!(!goes(Some(&there), Some(&there)));
-        assert!(!goes(Some(&going), None));
+        for (before, after, expected) in [
+            (None, &there, Some(NamespaceChange::Usable)),
+            (Some(&going), &there, Some(NamespaceChange::Usable)),
+            (Some(&there), &there, None),
+            (None, &going, Some(NamespaceChange::Terminating)),
+            (Some(&there), &going, Some(NamespaceChange::Terminating)),
+            (Some(&going), &going, None),
+        ] {
+            assert_eq!(difference(before, after), expected, "{before:?} {after:?}");
+        }
     }
 }

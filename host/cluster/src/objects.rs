@@ -87,25 +87,19 @@ impl Objects {
         self.one(self.request.create(params, body)).await
     }
 
+    /// Patches an object, or a subresource of it.
     pub async fn patch<P: Serialize>(
         &self,
         name: &str,
+        subresource: Option<&str>,
         params: &PatchParams,
         patch: &Patch<P>,
     ) -> Result<DynamicObject> {
-        self.one(self.request.patch(&escaped_name(name), params, patch))
-            .await
-    }
-
-    pub async fn patch_status<P: Serialize>(
-        &self,
-        name: &str,
-        params: &PatchParams,
-        patch: &Patch<P>,
-    ) -> Result<DynamicObject> {
-        let request = self
-            .request
-            .patch_subresource("status", &escaped_name(name), params, patch);
+        let name = escaped_name(name);
+        let request = match subresource {
+            Some(subresource) => self.request.patch_subresource(subresource, &name, params, patch),
+            None => self.request.patch(&name, params, patch),
+        };
         self.one(request).await
     }
 

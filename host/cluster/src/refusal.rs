@@ -28,14 +28,17 @@ pub fn is_missing_object(status: &Status, name: &str) -> bool {
     status.code == 404 && is_named && !is_of_a_webhook(status)
 }
 
+/// Reports whether a refusal is about the namespace, and not about an object in it.
+pub fn is_about_namespaces(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    details.is_some_and(|details| details.kind == "namespaces")
+}
+
 /// Reports whether the namespace of the object of this name does not exist.
 pub(super) fn is_missing_namespace(status: &Status, name: &NamespacedName) -> bool {
-    let namespace = status
-        .details
-        .as_ref()
-        .filter(|details| details.kind == "namespaces");
-    let is_its_own = namespace.is_some_and(|details| name.namespace.as_deref() == Some(&details.name));
-    status.code == 404 && is_its_own && !is_of_a_webhook(status)
+    let namespace = name.namespace.as_deref();
+    let is_its_own = namespace.is_some_and(|namespace| is_missing_object(status, namespace));
+    is_its_own && is_about_namespaces(status)
 }
 
 /// How etcd, and the API server's connection to it, refuse a large object.

@@ -29,12 +29,11 @@ pub trait Source {
     /// When one of them cannot be read.
     fn read(&self) -> Result<Self::Contents, Self::Error>;
 
-    /// Makes the value; `last` is the one in use.
+    /// Makes the value.
     ///
     /// # Errors
     /// When the files cannot be used, for example because only one of two is renewed yet.
-    fn make(&self, contents: &Self::Contents, last: Option<&Self::Value>)
-    -> Result<Self::Value, Self::Error>;
+    fn make(&self, contents: &Self::Contents) -> Result<Self::Value, Self::Error>;
 }
 
 /// A value that is made again when its files have other contents. Files that cannot be used leave it as it is.
@@ -58,7 +57,7 @@ impl<S: Source> Renewed<S> {
     /// When the files cannot be used.
     pub fn new(source: S) -> Result<Self, S::Error> {
         let contents = source.read()?;
-        let value = Arc::new(source.make(&contents, None)?);
+        let value = Arc::new(source.make(&contents)?);
         let state = Mutex::new(State {
             contents,
             value,
@@ -84,10 +83,7 @@ impl<S: Source> Renewed<S> {
                 state.refused = None;
                 return;
             }
-            Ok(contents) => {
-                let made = self.source.make(&contents, Some(&state.value));
-                made.map(|value| (contents, value))
-            }
+            Ok(contents) => self.source.make(&contents).map(|value| (contents, value)),
             Err(error) => Err(error),
         };
         match made {
@@ -128,7 +124,7 @@ mod tests {
             std::fs::read_to_string(&self.0).map_err(|error| error.to_string())
         }
 
-        fn make(&self, contents: &String, _: Option<&u32>) -> Result<u32, String> {
+        fn make(&self, contents: &String) -> Result<u32, String> {
             contents.parse().map_err(|_| format!("{contents} is no number"))
         }
     }

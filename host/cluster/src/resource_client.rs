@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -41,6 +42,9 @@ const MANY_READS: u32 = 10;
 /// A resource version that no object has: an empty etcd is at revision 1, and the first write makes it 2.
 const VERSION_OF_NONE: &str = "1";
 
+/// The subresource of the status.
+const STATUS: Option<&str> = Some("status");
+
 /// How much of a name is in a generated one, which must be valid for every kind.
 const PREFIX: usize = 40;
 
@@ -70,9 +74,8 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         params: &PatchParams,
     ) -> Result<DynamicObject, ApiError> {
-        let api = self.api(name);
-        let request = async { api.patch(&name.name, params, &apply_patch(body)?).await };
-        self.with_body("apply", name, self.secret(body), request).await
+        self.patch("apply", name, None, params, apply_patch(body), self.secret(body))
+            .await
     }
 
     /// Creates an object with server-side apply. The API server refuses it as a conflict if an object of this name exists:
@@ -172,10 +175,9 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams::apply(manager).force();
-        let api = self.api(name);
-        let request = async { api.patch_status(&name.name, &params, &apply_patch(body)?).await };
-        self.bounded("apply the status of", name, request).await
+        let (verb, params) = ("apply the status of", PatchParams::apply(manager).force());
+        self.patch(verb, name, STATUS, &params, apply_patch(body), None)
+            .await
     }
 
     /// Changes the status subresource with a JSON merge patch.
@@ -189,11 +191,9 @@ impl<'a> ResourceClient<'a> {
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
         // Only names the field manager.
-        let params = PatchParams::apply(manager);
-        let api = self.api(name);
-        let patch = Patch::Merge(body);
-        let request = api.patch_status(&name.name, &params, &patch);
-        self.bounded("patch the status of", name, request).await
+        let (verb, params) = ("patch the status of", PatchParams::apply(manager));
+        self.patch(verb, name, STATUS, &params, Ok(Patch::Merge(body)), None)
+            .await
     }
 
     /// Changes an object with a JSON merge patch. With `metadata.resourceVersion` in the body, the API server refuses
@@ -207,11 +207,9 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams::apply(manager);
-        let api = self.api(name);
-        let patch = Patch::Merge(body);
-        let request = api.patch(&name.name, &params, &patch);
-        self.with_body("patch", name, self.secret(body), request).await
+        let (params, patch) = (PatchParams::apply(manager), Ok(Patch::Merge(body)));
+        self.patch("patch", name, None, &params, patch, self.secret(body))
+            .await
     }
 
     /// Replaces parts of an object, one after the other, unless the object has another version. Each is a JSON pointer with the
@@ -226,23 +224,32 @@ impl<'a> ResourceClient<'a> {
         parts: &[(&str, Option<&Value>)],
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams::apply(manager);
-        let api = self.api(name);
         let replaced = |(pointer, part): &(&str, Option<&Value>)| match part {
             Some(part) => json!({ "op": "replace", "path": pointer, "value": part }),
             None => json!({ "op": "remove", "path": pointer }),
         };
         let version = json!({ "op": "replace", "path": "/metadata/resourceVersion", "value": version });
-        let request = async {
-            let patch = std::iter::once(version)
-                .chain(parts.iter().map(replaced))
-                .collect();
-            let patch = serde_json::from_value(Value::Array(patch));
-            let patch = Patch::<()>::Json(patch.map_err(kube::Error::SerdeError)?);
-            api.patch(&name.name, &params, &patch).await
-        };
+        let patch = std::iter::once(version).chain(parts.iter().map(replaced));
+        let patch = serde_json::from_value(patch.collect()).map(Patch::<()>::Json);
+        let patch = patch.map_err(kube::Error::SerdeError);
         let secret = parts.iter().find_map(|(_, part)| self.secret((*part)?));
-        self.with_body("patch", name, secret, request).await
+        self.patch("patch", name, None, &PatchParams::apply(manager), patch, secret)
+            .await
+    }
+
+    /// Sends a patch of an object or of a subresource. `secret` is its content if that is a Secret.
+    async fn patch<P: Serialize>(
+        &self,
+        verb: &'static str,
+        name: &NamespacedName,
+        subresource: Option<&str>,
+        params: &PatchParams,
+        patch: kube::Result<Patch<P>>,
+        secret: Option<&Value>,
+    ) -> Result<DynamicObject, ApiError> {
+        let api = self.api(name);
+        let request = async { api.patch(&name.name, subresource, params, &patch?).await };
+        self.with_body(verb, name, secret, request).await
     }
 
     /// Creates an object.

@@ -1,11 +1,12 @@
 //! The right to write, which ends by itself: a process that was stopped or disconnected determines its end
 //! from its own monotonic clock, without any message.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+
+use operator_host_core::sync::lock;
 
 /// The right to write. Clones share the same term.
 #[derive(Clone, Debug)]
@@ -13,26 +14,21 @@ pub struct Term(Option<Arc<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
-    start: Instant,
-    /// Nanoseconds after `start` from which on nothing is sent; 0 when the term is not held.
-    until: AtomicU64,
-    /// Nanoseconds after `start` at which another replica may begin.
-    expiry: AtomicU64,
+    /// From when on nothing is sent, and when another replica may begin; `None` when the term is not held.
+    ends: Mutex<Option<(Instant, Instant)>>,
     /// Whether this replica leads, as far as is known.
     leads: watch::Sender<bool>,
-    stays: AtomicUsize,
+    /// Shared with each controller that works in this term.
+    stays: Arc<()>,
 }
 
 impl Inner {
-    fn after_start(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    fn left(&self, clock: &AtomicU64) -> Option<Duration> {
-        let left = clock
-            .load(Ordering::SeqCst)
-            .checked_sub(self.after_start(Instant::now()))?;
-        (left > 0).then(|| Duration::from_nanos(left))
+    /// Returns how long a write may still be sent, and how long it is until another replica may begin.
+    fn left(&self) -> Option<(Duration, Duration)> {
+        let (until, expiry) = (*lock(&self.ends))?;
+        let now = Instant::now();
+        let left = until.checked_duration_since(now).filter(|left| !left.is_zero())?;
+        Some((left, expiry.saturating_duration_since(now)))
     }
 }
 
@@ -45,11 +41,9 @@ impl Term {
     /// Creates a term that is not held yet.
     pub fn elected() -> Self {
         Self(Some(Arc::new(Inner {
-            start: Instant::now(),
-            until: AtomicU64::new(0),
-            expiry: AtomicU64::new(0),
+            ends: Mutex::default(),
             leads: watch::Sender::new(false),
-            stays: AtomicUsize::new(0),
+            stays: Arc::default(),
         })))
     }
 
@@ -60,9 +54,7 @@ impl Term {
 
     /// Whether a write may be sent now.
     pub fn holds(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|inner| inner.left(&inner.until).is_some())
+        self.0.as_ref().is_none_or(|inner| inner.left().is_some())
     }
 
     /// Returns how long a write that is sent now may take until another replica may begin; `None` when
@@ -70,7 +62,7 @@ impl Term {
     pub fn allowance(&self) -> Option<Duration> {
         match &self.0 {
             None => Some(Duration::MAX),
-            Some(inner) => inner.left(&inner.until).and_then(|_| inner.left(&inner.expiry)),
+            Some(inner) => inner.left().map(|(_, until_expiry)| until_expiry),
         }
     }
 
@@ -78,9 +70,7 @@ impl Term {
     /// begin at `expiry`.
     pub fn extend(&self, until: Instant, expiry: Instant) {
         let Some(inner) = &self.0 else { return };
-        // The expiry is stored first, so that a reader of the new deadline never reads the old expiry.
-        inner.expiry.store(inner.after_start(expiry), Ordering::SeqCst);
-        inner.until.store(inner.after_start(until), Ordering::SeqCst);
+        *lock(&inner.ends) = Some((until, expiry));
         // Waiters are always notified: the old deadline may have passed before the renewal was answered, and
         // they have stopped because of it.
         inner.leads.send_replace(true);
@@ -89,7 +79,7 @@ impl Term {
     /// Ends the term: nothing more is sent.
     pub fn end(&self) {
         let Some(inner) = &self.0 else { return };
-        inner.until.store(0, Ordering::SeqCst);
+        *lock(&inner.ends) = None;
         inner.leads.send_if_modified(std::mem::take);
     }
 
@@ -118,7 +108,7 @@ impl Term {
             if !*leads.borrow_and_update() {
                 return;
             }
-            let Some(left) = inner.left(&inner.until) else {
+            let Some((left, _)) = inner.left() else {
                 return;
             };
             tokio::select! {
@@ -131,30 +121,21 @@ impl Term {
     /// Registers a controller that works in this term while it holds the returned value.
     #[must_use]
     pub fn stay(&self) -> Stay {
-        if let Some(inner) = &self.0 {
-            inner.stays.fetch_add(1, Ordering::SeqCst);
-        }
-        Stay(self.clone())
+        let stays = self.0.as_ref().map(|inner| Arc::clone(&inner.stays));
+        Stay { _stays: stays }
     }
 
     /// Whether no controller works in this term.
     pub fn is_idle(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|inner| inner.stays.load(Ordering::SeqCst) == 0)
+        let own = |inner: &Arc<Inner>| Arc::strong_count(&inner.stays) == 1;
+        self.0.as_ref().is_none_or(own)
     }
 }
 
 /// A controller that works in a term; see [`Term::stay`].
 #[derive(Debug)]
-pub struct Stay(Term);
-
-impl Drop for Stay {
-    fn drop(&mut self) {
-        if let Some(inner) = &self.0.0 {
-            inner.stays.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
+pub struct Stay {
+    _stays: Option<Arc<()>>,
 }
 
 #[cfg(test)]

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use hyper::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use tokio::net::{TcpStream, lookup_host};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, service_fn};
@@ -23,26 +21,6 @@ use operator_host_config::endpoints::Endpoint;
 type Connection = Fenced<TokioIo<TcpStream>>;
 /// Makes connections to one endpoint.
 pub(crate) type Connector = HttpsConnector<BoxCloneSyncService<Uri, Connection, BoxError>>;
-
-/// Trusts the authorities of this PEM text, or those of the system. The error is why they cannot be used.
-pub(crate) fn tls(authority: Option<&[u8]>) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    match authority {
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-        Some(pem) => {
-            let own: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-            let (added, _) = roots.add_parsable_certificates(own.map_err(|error| error.to_string())?);
-            if added == 0 {
-                return Err("it contains no certificate in PEM".to_owned());
-            }
-        }
-    }
-    Ok(ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth())
-}
 
 /// Creates the connector of an endpoint. `reserved` are the API server's addresses.
 pub(crate) fn connector(

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Secret;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
@@ -109,7 +110,7 @@ impl Context {
             instruments: instruments.clone(),
             writer: writer.clone(),
             kind,
-            secret: super::secrets::resource(),
+            secret: ResolvedKind::built_in::<Secret>(true, false),
             memory: Mutex::default(),
         }
     }

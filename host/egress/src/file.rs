@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
-use super::connector::tls;
 use operator_host_cluster::renewed::Source;
 use operator_host_config::endpoints::{Endpoint, EndpointsConfig};
 use operator_host_core::files;
+use operator_host_telemetry::http_client::tls;
 
 /// The most bytes of a file.
 const LIMIT: usize = 1 << 20;
@@ -49,15 +49,17 @@ impl Source for File {
         Ok((text, authorities))
     }
 
-    fn make(&self, (text, authorities): &Self::Contents, _: Option<&Loaded>) -> Result<Loaded, String> {
+    fn make(&self, (text, authorities): &Self::Contents) -> Result<Loaded, String> {
         let each = self.parse(text)?.into_iter().zip(authorities);
-        let each = each.map(|(endpoint, authority)| match tls(authority.as_deref()) {
-            Ok(tls) => Ok((Arc::new(endpoint), tls)),
-            Err(why) => Err(format!(
-                "`certificateAuthority` of endpoint {:?}: {why}",
-                endpoint.name
-            )),
-        });
+        let each = each.map(
+            |(endpoint, authority)| match tls(authority.is_none(), authority.as_deref()) {
+                Ok(tls) => Ok((Arc::new(endpoint), tls)),
+                Err(why) => Err(format!(
+                    "`certificateAuthority` of endpoint {:?}: {why}",
+                    endpoint.name
+                )),
+            },
+        );
         each.collect()
     }
 }

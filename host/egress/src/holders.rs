@@ -99,10 +99,7 @@ mod tests {
     #[test]
     fn the_oldest_that_writes_holds_and_the_next_one_after_it() {
         let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
-        let name = |name: &str| NamespacedName {
-            namespace: Some("shop".into()),
-            name: name.into(),
-        };
+        let name = |name: &str| NamespacedName::new(Some("shop".into()), name);
         let holders = Holders::default();
         holders.update(&name("young"), Some(&external(new, "a", "/a", true)));
         assert_eq!(holders.other(&name("young")), None);
@@ -120,22 +117,13 @@ mod tests {
         moved.data["status"] = json!({"identity": "dns /elsewhere"});
         moved.data["spec"]["observe"]["path"] = "/a".into();
         holders.update(&name("moved"), Some(&moved));
-        assert_eq!(
-            holders.other(&name("young")),
-            None,
-            "the path of another is not taken by an edit"
-        );
+        // The path of another is not taken by an edit.
+        assert_eq!(holders.other(&name("young")), None);
         let twin = external(new, "0", "/a", true);
         holders.update(&name("twin"), Some(&twin));
-        assert_eq!(
-            holders.other(&name("young")),
-            Some(name("twin")),
-            "of one second, by the UID"
-        );
-        assert_eq!(
-            holders.update(&name("twin"), Some(&twin)),
-            None,
-            "nothing has changed"
-        );
+        // Of one second, by the UID.
+        assert_eq!(holders.other(&name("young")), Some(name("twin")));
+        // Nothing has changed.
+        assert_eq!(holders.update(&name("twin"), Some(&twin)), None);
     }
 }

@@ -138,7 +138,7 @@ mod tests {
                 json!([{"a": 1, "b": 2}, {"a": 1}]),
             ),
             (
-                json!([{}, {"a": 1}, {"a": 1, "b": 2}]),
+                json!([{}, {"a": 1}, {"b": 2, "a": 1}]),
                 json!([{"a": 1, "b": 2}, {"a": 1}, {}]),
             ),
             (json!([[1], [2]]), json!([[2], [1]])),
@@ -149,9 +149,9 @@ mod tests {
         for (wanted, answer, pointer) in [
             (json!({"a": {"b~/": 1}}), json!({"a": {}}), "/a/b~0~1"),
             (
-                json!({"rrsets": [{"ttl": 300}]}),
-                json!({"rrsets": [{"ttl": 60}]}),
-                "/rrsets/0/ttl",
+                json!({"r": [{"ttl": 300}]}),
+                json!({"r": [{"ttl": 60}]}),
+                "/r/0/ttl",
             ),
             (json!({"rrsets": [1]}), json!({"rrsets": []}), "/rrsets"),
             (json!([1, 1]), json!([1, 2]), ""),
@@ -159,17 +159,14 @@ mod tests {
             (json!([1, 3]), json!([1, 2]), "/1"),
             (json!({"a": "1"}), json!({"a": 1}), "/a"),
             (
-                json!({"a": 9_007_199_254_740_993_i64}),
-                json!({"a": 9_007_199_254_740_992_i64}),
-                "/a",
+                json!([9_007_199_254_740_993_i64]),
+                json!([9_007_199_254_740_992_i64]),
+                "/0",
             ),
             (json!({"a": 1}), json!("a"), ""),
         ] {
-            assert_eq!(
-                difference(&wanted, &answer).as_deref(),
-                Some(pointer),
-                "{wanted} {answer}"
-            );
+            let found = difference(&wanted, &answer);
+            assert_eq!(found.as_deref(), Some(pointer), "{wanted} {answer}");
         }
     }
 

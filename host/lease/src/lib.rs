@@ -75,44 +75,34 @@ impl Leadership {
         );
         let (reports, report) = watch::channel(None);
         let stop = CancellationToken::new();
-        if config.mode == LeadershipMode::None {
-            instruments.metrics.set_leader(true);
-            return Ok(Self {
-                factory: connection.writer_factory(&Term::endless(), &config.timing)?,
-                report,
-                events,
-                stop,
-                task: None,
-            });
-        }
-        let term = Term::elected();
+        let is_alone = config.mode == LeadershipMode::None;
+        instruments.metrics.set_leader(is_alone);
+        let term = if is_alone {
+            Term::endless()
+        } else {
+            Term::elected()
+        };
         let factory = connection.writer_factory(&term, &config.timing)?;
-        let client = connection.lease_client()?;
-        let namespace = config
-            .namespace
-            .clone()
-            .unwrap_or_else(|| client.default_namespace().to_owned());
-        info!(
-            lease = %format_args!("{namespace}/{}", config.name),
-            identity,
-            "taking part in the election"
-        );
-        instruments.metrics.set_leader(false);
-        let elector = Elector::new(
-            config,
-            identity,
-            Api::namespaced(client, &namespace),
-            term,
-            events.clone(),
-            instruments.clone(),
-            reports,
-        );
+        let mut task = None;
+        if !is_alone {
+            let client = connection.lease_client()?;
+            let namespace = config.namespace.as_deref().unwrap_or(client.default_namespace());
+            let leases = Api::namespaced(client.clone(), namespace);
+            info!(
+                lease = %format_args!("{namespace}/{}", config.name),
+                identity,
+                "taking part in the election"
+            );
+            let (events, instruments) = (events.clone(), instruments.clone());
+            let elector = Elector::new(config, identity, leases, term, events, instruments, reports);
+            task = Some(tokio::spawn(elector.run(stop.clone())));
+        }
         Ok(Self {
             factory,
             report,
             events,
-            task: Some(tokio::spawn(elector.run(stop.clone()))),
             stop,
+            task,
         })
     }
 

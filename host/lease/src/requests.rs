@@ -8,7 +8,7 @@ use kube::api::PostParams;
 use thiserror::Error;
 
 use operator_host_cluster::client::chain;
-use operator_host_cluster::refusal::{asked_delay, is_missing_object};
+use operator_host_cluster::refusal::{asked_delay, is_about_namespaces, is_missing_object};
 use operator_host_config::leadership::LeadershipConfig;
 
 /// Why a request failed.
@@ -83,7 +83,7 @@ impl Requests {
             Ok(lease) => LeaseOutcome::Won(lease),
             Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 match self.read().await {
-                    Ok(None) if is_missing_namespace(&status) => LeaseOutcome::Failed(LeaseError {
+                    Ok(None) if is_about_namespaces(&status) => LeaseOutcome::Failed(LeaseError {
                         message: format!(
                             "cannot write the Lease {name}: {}; create the namespace, or set another in \
                              `lease.namespace` of the configuration",
@@ -117,10 +117,4 @@ impl Requests {
             Err(_elapsed) => Err(None),
         }
     }
-}
-
-/// Whether the API server reports that the namespace does not exist, rather than the Lease.
-fn is_missing_namespace(status: &kube::core::Status) -> bool {
-    let details = status.details.as_ref();
-    details.is_some_and(|details| details.kind == "namespaces")
 }

@@ -60,7 +60,7 @@ impl Process {
         health.ask_for_reach(move || {
             let unreached = reach.unreached()?;
             Some(Unreached {
-                lasting: unreached.lasting,
+                lasting: unreached.since.elapsed(),
                 why: unreached.why,
                 may_restart_help: !unreached.is_answered,
             })

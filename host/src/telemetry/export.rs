@@ -61,7 +61,7 @@ impl<E> Source for Files<E> {
         files.map(|file| read(file)).collect()
     }
 
-    fn make(&self, _: &Vec<Vec<u8>>, _: Option<&E>) -> anyhow::Result<E> {
+    fn make(&self, _: &Vec<Vec<u8>>) -> anyhow::Result<E> {
         let _runtime = self.runtime.enter();
         (self.make)(&self.export, &self.resource)
     }

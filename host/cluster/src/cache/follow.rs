@@ -84,7 +84,7 @@ pub(super) async fn run(
     inner: Arc<Inner>,
     client: Client,
     kinds: Arc<Discovery>,
-    first_lists: &FirstLists,
+    first_lists: Arc<FirstLists>,
 ) -> Infallible {
     let mut changed = kinds.subscribe();
     let mut retry = Retry::default();
@@ -94,7 +94,7 @@ pub(super) async fn run(
         let (last, asked) = match kinds.resolve(&inner.scope.kind).await {
             Ok(resource) => {
                 let source = source(&inner, &client, &resource);
-                let why = follow(&inner, &source, &mut retry, first_lists).await;
+                let why = follow(&inner, &source, &mut retry, &first_lists).await;
                 match unless_missing(&client, inner.scope.namespace.as_deref(), why).await {
                     None => inner.has_no_namespace(),
                     Some(why) => inner.fail(why),

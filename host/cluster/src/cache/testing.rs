@@ -24,7 +24,7 @@ pub fn watch_of(kind: Kind, keep: CachePolicy) -> Reflector {
     ));
     Reflector {
         inner,
-        task: tokio::spawn(async {}),
+        _task: AbortOnDropHandle::new(tokio::spawn(async {})),
     }
 }
 

@@ -30,9 +30,7 @@ const LIMIT: usize = 1 << 20;
 pub(super) struct Access {
     pub(super) config: Config,
     pub(super) auth: Option<AuthLayer>,
-    /// The same one while authorities and client certificate are the same, so that another token costs no connection.
-    pub(super) tls: Arc<rustls::ClientConfig>,
-    files: TlsFiles,
+    pub(super) tls: rustls::ClientConfig,
 }
 
 /// Where it comes from. It stays the same, and so does the server: caches and terms are about that one.
@@ -46,26 +44,23 @@ pub(super) struct Origin {
 /// What the files contain.
 pub(super) struct Contents {
     config: Config,
-    tls: TlsFiles,
+    /// What the kubeconfig says about the user.
+    user: Value,
+    certificate: Option<Vec<u8>>,
+    key: Option<Vec<u8>>,
     token: Option<Vec<u8>>,
 }
 
 impl PartialEq for Contents {
     fn eq(&self, other: &Self) -> bool {
-        let server = |contents: &Self| contents.config.cluster_url.clone();
-        (&self.tls, &self.token, server(self)) == (&other.tls, &other.token, server(other))
+        let (own, others) = (&self.config, &other.config);
+        own.cluster_url == others.cluster_url
+            && own.root_cert == others.root_cert
+            && own.accept_invalid_certs == others.accept_invalid_certs
+            && own.tls_server_name == others.tls_server_name
+            && (&self.user, &self.certificate) == (&other.user, &other.certificate)
+            && (&self.key, &self.token) == (&other.key, &other.token)
     }
-}
-
-/// What TLS and the identity depend on.
-#[derive(Clone, PartialEq)]
-struct TlsFiles {
-    authorities: Option<Vec<Vec<u8>>>,
-    verified: (bool, Option<String>),
-    /// What the kubeconfig says about the user.
-    user: Value,
-    certificate: Option<Vec<u8>>,
-    key: Option<Vec<u8>>,
 }
 
 impl Origin {
@@ -119,19 +114,15 @@ impl Source for Origin {
             read.transpose()
         };
         Ok(Contents {
-            tls: TlsFiles {
-                authorities: config.root_cert.clone(),
-                verified: (config.accept_invalid_certs, config.tls_server_name.clone()),
-                user: serde_json::to_value(auth).map_err(|error| ClientError::Renewed(error.to_string()))?,
-                certificate: file(&auth.client_certificate)?,
-                key: file(&auth.client_key)?,
-            },
+            user: serde_json::to_value(auth).map_err(|error| ClientError::Renewed(error.to_string()))?,
+            certificate: file(&auth.client_certificate)?,
+            key: file(&auth.client_key)?,
             token: file(&auth.token_file)?,
             config,
         })
     }
 
-    fn make(&self, contents: &Contents, last: Option<&Access>) -> Result<Access, ClientError> {
+    fn make(&self, contents: &Contents) -> Result<Access, ClientError> {
         let mut config = contents.config.clone();
         config.apply_debug_overrides();
         if config.cluster_url != self.server {
@@ -140,10 +131,6 @@ impl Source for Origin {
         config
             .headers
             .extend(self.agent.clone().map(|agent| (USER_AGENT, agent)));
-        let tls = match last {
-            Some(last) if last.files == contents.tls => Arc::clone(&last.tls),
-            _ => Arc::new(config.rustls_client_config()?),
-        };
         let mut authorized = config.clone();
         if let Some(token) = &contents.token {
             // As `kubectl` reads it: a file that was written by hand ends with a newline.
@@ -155,71 +142,56 @@ impl Source for Origin {
         }
         let access = Access {
             auth: authorized.auth_layer()?,
+            tls: config.rustls_client_config()?,
             config,
-            tls,
-            files: contents.tls.clone(),
         };
         super::https(&access)?;
         Ok(access)
     }
 }
 
-/// What is made of something that is renewed: made again when that is another one.
-pub(super) struct Made<K, T>(Mutex<Option<(Arc<K>, T)>>);
-
-impl<K, T> Default for Made<K, T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
+/// What is made of the access, and made again when that is another one: requests in progress keep theirs. Clones share it.
+#[derive(Clone)]
+pub(super) struct Renewable<T> {
+    made: Arc<Mutex<Option<(Arc<Access>, T)>>>,
+    make: Arc<dyn Fn(&Arc<Access>) -> Result<T, ClientError> + Send + Sync>,
 }
 
-impl<K, T: Clone> Made<K, T> {
-    pub(super) fn of(
-        &self,
-        key: &Arc<K>,
-        make: impl FnOnce() -> Result<T, ClientError>,
-    ) -> Result<T, ClientError> {
-        let mut made = lock(&self.0);
+impl<T: Clone> Renewable<T> {
+    pub(super) fn new(make: impl Fn(&Arc<Access>) -> Result<T, ClientError> + Send + Sync + 'static) -> Self {
+        Self {
+            made: Arc::default(),
+            make: Arc::new(make),
+        }
+    }
+
+    pub(super) fn of(&self, access: &Arc<Access>) -> Result<T, ClientError> {
+        let mut made = lock(&self.made);
         if let Some((of, value)) = &*made
-            && Arc::ptr_eq(of, key)
+            && Arc::ptr_eq(of, access)
         {
             return Ok(value.clone());
         }
-        let value = make()?;
-        *made = Some((Arc::clone(key), value.clone()));
+        let value = (self.make)(access)?;
+        *made = Some((Arc::clone(access), value.clone()));
         Ok(value)
     }
 }
 
 /// Sends requests in one way.
 pub(super) type Stack = BoxCloneService<Request<Body>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
-type MakeStack = dyn Fn(&Arc<Access>) -> Result<Stack, ClientError> + Send + Sync;
 
 /// Sends each request in the way that the files demand at that time.
 #[derive(Clone)]
 pub(super) struct Renewing {
     access: Arc<Renewed<Origin>>,
-    stack: Arc<Made<Access, Stack>>,
-    make: Arc<MakeStack>,
+    stack: Renewable<Stack>,
 }
 
 impl Renewing {
-    pub(super) fn new(
-        access: Arc<Renewed<Origin>>,
-        make: impl Fn(&Arc<Access>) -> Result<Stack, ClientError> + Send + Sync + 'static,
-    ) -> Result<Self, ClientError> {
-        let renewing = Self {
-            access,
-            stack: Arc::default(),
-            make: Arc::new(make),
-        };
-        renewing.stack()?;
-        Ok(renewing)
-    }
-
-    fn stack(&self) -> Result<Stack, ClientError> {
-        let access = self.access.current();
-        self.stack.of(&access, || (self.make)(&access))
+    pub(super) fn new(access: Arc<Renewed<Origin>>, stack: Renewable<Stack>) -> Result<Self, ClientError> {
+        stack.of(&access.current())?;
+        Ok(Self { access, stack })
     }
 }
 
@@ -233,7 +205,7 @@ impl Service<Request<Body>> for Renewing {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        match self.stack() {
+        match self.stack.of(&self.access.current()) {
             Ok(stack) => stack.oneshot(request).boxed(),
             Err(error) => futures::future::err(error.into()).boxed(),
         }

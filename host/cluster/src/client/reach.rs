@@ -22,21 +22,14 @@ struct State {
     reported: Option<Instant>,
     /// When it last answered, whatever it said.
     heard: Option<Instant>,
-    failing: Option<Failing>,
-}
-
-/// No request has succeeded since.
-struct Failing {
-    since: Instant,
-    why: String,
-    is_answered: bool,
+    failing: Option<Unreached>,
 }
 
 /// The API server does nothing for this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreached {
-    /// For how long.
-    pub lasting: Duration,
+    /// Since when no request has succeeded.
+    pub since: Instant,
     /// What the last request ended with.
     pub why: String,
     /// Whether it answers, but with errors of its own: a new process gets the same.
@@ -60,11 +53,7 @@ impl Reach {
 
     /// Returns since when no request has succeeded; `None` when the last one has.
     pub(super) fn unreached(&self) -> Option<Unreached> {
-        lock(&self.0).failing.as_ref().map(|failing| Unreached {
-            lasting: failing.since.elapsed(),
-            why: failing.why.clone(),
-            is_answered: failing.is_answered,
-        })
+        lock(&self.0).failing.clone()
     }
 
     /// Reports whether it has answered nothing for this time.
@@ -108,7 +97,7 @@ impl State {
             .failing
             .as_ref()
             .map_or_else(Instant::now, |failing| failing.since);
-        self.failing = Some(Failing {
+        self.failing = Some(Unreached {
             since,
             why,
             is_answered,
@@ -162,7 +151,7 @@ mod tests {
         assert_eq!(reach.unreached(), None, "this host held the request back");
         let _ = reach.listen::<(), _>()(Err(std::io::Error::other("reset")));
         assert_eq!(reach.unreached().unwrap().why, "reset");
-        let first = reach.unreached().unwrap().lasting;
-        assert!(answer(500).unwrap().lasting >= first, "it has failed since then");
+        let first = reach.unreached().unwrap().since;
+        assert_eq!(answer(500).unwrap().since, first, "it has failed since then");
     }
 }

@@ -4,7 +4,7 @@
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
@@ -58,11 +58,7 @@ impl ProofKey {
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             reader: client.into(),
-            secrets: ResolvedKind {
-                api: ApiResource::erase::<Secret>(&()),
-                namespaced: true,
-                has_status: false,
-            },
+            secrets: ResolvedKind::built_in::<Secret>(true, false),
             secret: NamespacedName::new(Some(namespace.to_owned()), KEY_SECRET),
             key: OnceCell::new(),
         }

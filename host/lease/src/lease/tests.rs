@@ -21,10 +21,8 @@ pub(super) struct Server {
 impl Server {
     /// Accepts a record that is based on the current version.
     pub(super) fn write(&mut self, mut lease: Lease) -> Option<Lease> {
-        let current = self
-            .lease
-            .as_ref()
-            .and_then(|lease| lease.metadata.resource_version.clone());
+        let current = self.lease.as_ref();
+        let current = current.and_then(|lease| lease.metadata.resource_version.clone());
         if lease.metadata.resource_version != current {
             return None;
         }
@@ -56,6 +54,15 @@ fn clock() -> Timestamp {
     static LOOKS: AtomicI64 = AtomicI64::new(0);
     let looks = LOOKS.fetch_add(1, Ordering::Relaxed);
     Timestamp::from_second(1_700_000_000 + looks * if looks % 2 == 0 { 1 } else { -1 }).unwrap()
+}
+
+/// Sends what the candidate writes next; returns the answer.
+fn send(candidate: &mut Candidate, server: &mut Server, now: Instant, clock: Timestamp) -> Lease {
+    let Step::Write(record) = candidate.step(now, clock) else {
+        panic!("it writes")
+    };
+    candidate.writing(&record, now);
+    server.write(*record).unwrap()
 }
 
 /// Reads the lease and performs the next action. Returns whether the candidate may write afterwards.
@@ -123,10 +130,8 @@ fn a_create_that_arrives_late_makes_no_holder() {
     let answer = server.write(*late).unwrap();
     assert!(!b.won(answer, start, start + 16 * S));
     assert!(a.holds(start + 16 * S) && !b.holds(start + 16 * S));
-    assert!(
-        !turn(&mut a, &mut server, start + 16 * S),
-        "it sees that another Lease is there"
-    );
+    // It sees that another Lease is there.
+    assert!(!turn(&mut a, &mut server, start + 16 * S));
     assert!(!turn(&mut b, &mut server, start + 30 * S));
     assert!(turn(&mut b, &mut server, start + 31 * S));
 }
@@ -137,14 +142,11 @@ fn a_renewal_changes_the_record_though_the_clock_stands_still() {
     let (mut server, mut a, mut b) = led_by_a(start);
     let clock = clock();
     for i in 1..20 {
-        a.observe(server.lease.clone(), start + 2 * i * S);
-        let Step::Write(record) = a.step(start + 2 * i * S, clock) else {
-            panic!("it renews")
-        };
-        a.writing(&record, start + 2 * i * S);
-        let answer = server.write(*record).unwrap();
-        a.won(answer, start + 2 * i * S, start + 2 * i * S);
-        assert!(!turn(&mut b, &mut server, start + 2 * i * S));
+        let now = start + 2 * i * S;
+        a.observe(server.lease.clone(), now);
+        let answer = send(&mut a, &mut server, now, clock);
+        a.won(answer, now, now);
+        assert!(!turn(&mut b, &mut server, now));
     }
 }
 
@@ -168,11 +170,7 @@ fn a_holder_that_renews_is_never_replaced_and_one_that_does_not_is_when_its_time
 fn the_time_of_a_term_counts_from_when_its_renewal_was_sent() {
     let start = start();
     let (mut server, mut a, _) = led_by_a(start);
-    let Step::Write(record) = a.step(start + 2 * S, clock()) else {
-        panic!("it renews")
-    };
-    a.writing(&record, start + 2 * S);
-    let answer = server.write(*record).unwrap();
+    let answer = send(&mut a, &mut server, start + 2 * S, clock());
     a.won(answer, start + 2 * S, start + 9 * S);
     assert_eq!(a.term(), Some((start + 12 * S, start + 17 * S)));
 }
@@ -231,11 +229,8 @@ fn a_deleted_lease_is_recreated_by_its_holder_and_by_others_only_when_that_must_
     server.lease = None;
     assert!(!turn(&mut b, &mut server, start + S));
     assert!(turn(&mut a2, &mut server, start + 2 * S));
-    assert_eq!(
-        a2.term(),
-        Some((start + 10 * S, start + 15 * S)),
-        "no longer by a create"
-    );
+    // No longer by a create.
+    assert_eq!(a2.term(), Some((start + 10 * S, start + 15 * S)));
     assert!(!turn(&mut b, &mut server, start + 2 * S));
     assert_eq!(b.holder(), Some("a"));
     assert!(turn(&mut a2, &mut server, start + 2 * S));
@@ -254,15 +249,11 @@ fn a_holder_keeps_a_lease_that_was_edited_but_still_names_it() {
         spec.lease_transitions = Some(i32::MAX);
     });
     assert!(!act(&mut b, &mut server, start + S));
-    assert!(
-        !turn(&mut b, &mut server, start + 3 * S),
-        "never sooner than we would"
-    );
+    // Never sooner than we would.
+    assert!(!turn(&mut b, &mut server, start + 3 * S));
     assert!(!act(&mut candidate("c"), &mut server, start + 3 * S));
-    assert!(
-        act(&mut a, &mut server, start + 3 * S),
-        "it does not know: refused, and looked at"
-    );
+    // It does not know: refused, and looked at.
+    assert!(act(&mut a, &mut server, start + 3 * S));
     assert!(act(&mut a, &mut server, start + 3 * S));
     let spec = server.lease.clone().unwrap().spec.unwrap();
     assert_eq!(spec.lease_duration_seconds, Some(15));

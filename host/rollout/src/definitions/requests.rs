@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::PatchParams;
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::DynamicObject;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -43,11 +43,7 @@ fn params(manager: &str, force: bool) -> PatchParams {
 
 impl<'a> Requests<'a> {
     pub(super) fn new(client: &'a Client, name: &str) -> Self {
-        let definitions = ResolvedKind {
-            api: ApiResource::erase::<CustomResourceDefinition>(&()),
-            namespaced: false,
-            has_status: true,
-        };
+        let definitions = ResolvedKind::built_in::<CustomResourceDefinition>(false, true);
         Self::of(client, definitions, name)
     }
 
