@@ -16,7 +16,7 @@ pub(super) const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwB
 pub(super) const PUBLIC: &str = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
 
 /// Returns Echo with a custom section of `len` bytes that cannot be compressed.
-fn echo_with(len: usize, seed: u64) -> Vec<u8> {
+pub fn echo_with(len: usize, seed: u64) -> Vec<u8> {
     let mut file = fs::read(plugin("echo")).unwrap();
     let mut state = seed;
     let mut section = vec![1, b'n'];
@@ -54,13 +54,16 @@ fn name(map: &ConfigMap) -> &str {
     map.metadata.name.as_deref().unwrap()
 }
 
-/// Applies like `kubectl apply --server-side`, and returns the result.
-async fn apply(scenario: &Scenario, map: &ConfigMap) -> ConfigMap {
+/// Applies like `kubectl apply --server-side`, and returns the results.
+async fn apply_all(scenario: &Scenario, maps: &[ConfigMap]) -> Vec<ConfigMap> {
     let api: Api<ConfigMap> = Api::namespaced(scenario.client.clone(), &scenario.namespace);
     let params = PatchParams::apply("kubectl").force();
-    api.patch(name(map), &params, &Patch::Apply(map))
-        .await
-        .expect("the API server takes the ConfigMap")
+    let mut applied = Vec::new();
+    for map in maps {
+        let map = api.patch(name(map), &params, &Patch::Apply(map)).await;
+        applied.push(map.expect("the API server takes the ConfigMap"));
+    }
+    applied
 }
 
 /// A volume of several ConfigMaps, as the kubelet maintains it.
@@ -112,13 +115,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     let first = pack(&scenario, &echo_with(2_500_000, 1), &[]);
     let expected = ["echo-plugin", "echo-plugin-1", "echo-plugin-2"];
     assert_eq!(first.iter().map(name).collect::<Vec<_>>(), expected);
-    let mut applied = Vec::new();
-    for map in &first {
-        let map = apply(&scenario, map).await;
-        assert!(map.binary_data.is_some());
-        applied.push(map);
-    }
-    volume.project(&applied);
+    volume.project(&apply_all(&scenario, &first).await);
     let host = volume.start(&scenario, CONTROLLER, &[]);
     until_live(&host, &digest(&first[0])).await;
     until_echo_is_ready(&scenario).await;
@@ -126,10 +123,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     // The next version, one ConfigMap after the other: the kubelet sees the last one last.
     let second = pack(&scenario, &echo_with(2_500_000, 2), &[]);
     assert_ne!(digest(&first[0]), digest(&second[0]));
-    let mut applied = Vec::new();
-    for map in &second {
-        applied.push(apply(&scenario, map).await);
-    }
+    let applied = apply_all(&scenario, &second).await;
     volume.project(&applied[..2]);
     host.until_log("the part echo.wasm.zst.2 is not the one … stays live")
         .await;
@@ -149,13 +143,10 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     // A small, unpacked plugin again: the other ConfigMaps may stay.
     let third = pack(&scenario, &echo_with(10, 3), &[]);
     assert_eq!(third.len(), 1);
-    let map = apply(&scenario, &third[0]).await;
-    assert_eq!(
-        map.binary_data.as_ref().unwrap().len(),
-        1,
-        "the parts of the first one went"
-    );
-    volume.project(&[map]);
+    let applied = apply_all(&scenario, &third).await;
+    let parts = applied[0].binary_data.as_ref().unwrap().len();
+    assert_eq!(parts, 1, "the parts of the first one went");
+    volume.project(&applied);
     until_live(&host, &digest(&third[0])).await;
     assert_eq!(host.log().matches("plugin loaded").count(), 3, "{}", host.log());
 }
@@ -183,13 +174,8 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     assert_eq!(status, 500, "{ready}");
     assert_contains(&ready, "[-]plugin/echo failed:  … it is not signed");
     scenario.apply(&echo(1)).await;
-    scenario
-        .until(ECHO, "e", "reported why there is no answer", |e| {
-            e.data["status"]["conditions"]
-                .to_string()
-                .contains("it is not signed")
-        })
-        .await;
+    let is_told = |e: &DynamicObject| e.data["status"].to_string().contains("it is not signed");
+    scenario.until(ECHO, "e", "told", is_told).await;
 
     let good = pack(&scenario, &echo_with(1, 1), &sign);
     volume.project(&good);
@@ -228,10 +214,7 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
 async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effect_at_once() {
     let scenario = Scenario::new("pack-pinned").await;
     let mut volume = Projected::new(&scenario);
-    let (one, two) = (
-        pack(&scenario, &echo_with(1, 1), &[]),
-        pack(&scenario, &echo_with(1, 2), &[]),
-    );
+    let [one, two] = [1, 2].map(|seed| pack(&scenario, &echo_with(1, seed), &[]));
     let pinned = |map: &ConfigMap| format!("{CONTROLLER}  sha256: {}\n", digest(map));
     volume.project(&one);
     let host = volume.start(&scenario, &pinned(&one[0]), &[]);
@@ -249,12 +232,10 @@ fn within(folder: &Path, arguments: &[&str], code: i32) -> String {
     program(arguments).current_dir(folder).ends(code)
 }
 
-fn shell(folder: &Path, script: &str) {
-    let status = Command::new("bash")
-        .current_dir(folder)
-        .args(["-euc", script])
-        .status();
-    assert!(status.unwrap().success(), "{script}");
+/// Runs a script in a folder, which must succeed, and returns what it prints.
+pub(super) fn shell(folder: &Path, script: &str) -> String {
+    let mut command = Command::new("bash");
+    command.current_dir(folder).args(["-euc", script]).prints()
 }
 
 #[test]
@@ -272,10 +253,8 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
     assert_contains(&printed, "echo.wasm.sig: signed echo");
     let printed = within(folder, &verify, 0);
     let expected = "echo.wasm: signed by release as echo";
-    assert!(
-        printed.starts_with(expected) && printed.contains("my-operator.dev/v1/Echo"),
-        "{printed}"
-    );
+    assert!(printed.starts_with(expected), "{printed}");
+    assert_contains(&printed, "my-operator.dev/v1/Echo");
     let packed = within(folder, &["pack", "echo.wasm"], 0);
     let words = "  echo.wasm.sig: ";
     assert!(packed.contains(words), "what lies beside it is packed");
@@ -287,10 +266,9 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
     let signature: serde_json::Value =
         serde_json::from_slice(&fs::read(folder.join("echo.wasm.sig")).unwrap()).unwrap();
     let payload = signature["payload"].as_str().unwrap();
-    shell(
-        folder,
-        &format!("echo {payload} | base64 -d | sed 's/,/,\\n  /g' > statement.json; rm echo.wasm.sig"),
-    );
+    let statement =
+        format!("echo {payload} | base64 -d | sed 's/,/,\\n  /g' > statement.json; rm echo.wasm.sig");
+    shell(folder, &statement);
     shell(folder, script);
     let printed = within(folder, &verify, 0);
     assert!(printed.starts_with(expected), "{printed}");
@@ -304,17 +282,12 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
     let printed = within(folder, &["pack", "echo.wasm"], 2);
     assert_contains(&printed, "sign the plugin again");
     fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();
-    shell(
-        folder,
-        "openssl genpkey -algorithm ed25519 -out other.key; openssl pkey -in other.key -pubout -out other.pem",
-    );
+    let other = "openssl genpkey -algorithm ed25519 -out other.key; openssl pkey -in other.key -pubout -out other.pem";
+    shell(folder, other);
     let printed = within(folder, &["verify", "--keys", "other.pem", "echo.wasm"], 1);
     assert_contains(&printed, "no key that may sign for this controller (other)");
-    fs::write(
-        folder.join("keys.yaml"),
-        format!("keys: [{{name: r, key: {PUBLIC}, controllers: [mysql]}}]"),
-    )
-    .unwrap();
+    let keys = format!("keys: [{{name: r, key: {PUBLIC}, controllers: [mysql]}}]");
+    fs::write(folder.join("keys.yaml"), keys).unwrap();
     let limited = [
         "verify",
         "--keys",

@@ -3,7 +3,7 @@
 pub mod server;
 pub mod tokens;
 
-use crate::delivery::packs::{PRIVATE, PUBLIC};
+use crate::delivery::packs::{self, PRIVATE, PUBLIC, shell};
 use crate::delivery::proving::until_report;
 use crate::support::prelude::*;
 use std::fs;
@@ -12,23 +12,19 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 
 use self::server::{Access, Registry};
 use self::tokens::Tokens;
-use crate::samples::echo::{CONTROLLER, ECHO, echo, until_echo_is_ready};
+use crate::samples::echo::{CONTROLLER, echo, until_echo_is_ready};
 use crate::telemetry::collector::{Collector, text};
 use crate::telemetry::{get, until_ready_is_without};
 
-/// Returns Echo with a custom section, which makes another version of it.
-fn echo_with(mark: u8) -> Vec<u8> {
-    let mut file = fs::read(plugin("echo")).unwrap();
-    file.extend([0, 3, 1, b'v', mark]);
-    file
+/// Returns another version of Echo.
+fn echo_with(mark: u64) -> Vec<u8> {
+    packs::echo_with(1, mark)
 }
 
 fn run(arguments: &[&str]) -> Answer {
     let mut command = program(arguments);
-    command
-        .env_remove("DOCKER_CONFIG")
-        .env("HOME", "/nonexistent")
-        .call()
+    command.env_remove("DOCKER_CONFIG");
+    command.env("HOME", "/nonexistent").call()
 }
 
 /// Runs a command that must succeed, and returns what it prints.
@@ -78,8 +74,7 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
     ];
     let host = scenario.start_in(&config, &more, &environment);
     until_echo_is_ready(&scenario).await;
-    let live = |digest: String| move |report: &Value| report["live"]["digest"] == digest;
-    let report = until_report(&host, "live", live(sha256(&echo_with(1)))).await;
+    let report = until_report(&host, "live", live(1)).await;
     assert_eq!(report["file"], reference);
     assert!(
         first.ends_with(report["registry"]["manifest"].as_str().unwrap()),
@@ -103,7 +98,7 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
 
     // The tag names another manifest: it is proved and takes over.
     push(&scenario.file("echo.wasm", echo_with(2)));
-    let report = until_report(&host, "replaced", live(sha256(&echo_with(2)))).await;
+    let report = until_report(&host, "replaced", live(2)).await;
     assert!(
         !report["live"]["because"].as_str().unwrap().contains("first"),
         "{report}"
@@ -133,13 +128,9 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
     // A restart without the registry runs what was kept. The health port is read from a new log.
     fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
     let host = scenario.start_with(&config, &more);
-    until_report(&host, "restored", live(sha256(&echo_with(2)))).await;
+    until_report(&host, "restored", live(2)).await;
     scenario.apply(&echo(2)).await;
-    scenario
-        .until(ECHO, "e", "two ready pods", |e| {
-            e.data["status"]["currentReplicas"] == 2
-        })
-        .await;
+    scenario.until_there("v1/Pod", "e-pod-1").await;
     // It is back, at the same place.
     let registry = folder.start().await;
     until_report(&host, "reached again", |report| {
@@ -190,8 +181,7 @@ async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them
     );
     let by_tag = scenario.config_with(&section, &controller(&reference));
     let host = scenario.start_with(&by_tag, &["--signature-keys", keys]);
-    let live = |digest: String| move |report: &Value| report["live"]["digest"] == digest;
-    until_report(&host, "live", live(sha256(&echo_with(1)))).await;
+    until_report(&host, "live", live(1)).await;
     until_echo_is_ready(&scenario).await;
 
     // Not signed, then signed by cosign with a key that is not trusted, then with one that is.
@@ -206,31 +196,34 @@ async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them
     until_report(&host, "refused", refused("it is not signed")).await;
     let cosign = Cosign::new(&scenario, &registry);
     cosign.sign(&unsigned);
-    until_report(
-        &host,
-        "refused",
-        refused("no key that may sign for this controller (release)"),
-    )
-    .await;
+    let words = "no key that may sign for this controller (release)";
+    until_report(&host, "refused", refused(words)).await;
     run(&[&["verify", &unsigned, "--keys", keys][..], &access].concat()).expect(1);
     let both = format!(
         "keys:\n- {{name: release, key: {PUBLIC}}}\n- {{name: cosign, key: {}}}\n",
         cosign.public()
     );
     fs::write(keys, both).unwrap();
-    until_report(&host, "live", live(sha256(&echo_with(2)))).await;
+    until_report(&host, "live", live(2)).await;
     let verified = with_access(&["verify", &unsigned, "--keys", keys]);
     assert_contains(&verified, "signed by cosign with cosign as echo");
     assert_eq!(host.stop().await.code(), Some(0));
 
-    // By digest, and without the credentials that were taken away.
+    // By digest.
     fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
     let by_digest = scenario.config_with(&section, &controller(&pushed));
     let host = scenario.start_with(&by_digest, &["--signature-keys", keys]);
-    until_report(&host, "live", live(sha256(&echo_with(1)))).await;
-    drop(registry);
-    host.stop().await;
-    fs::remove_file(credentials).unwrap();
+    until_report(&host, "live", live(1)).await;
+}
+
+/// Whether the version with this mark is live.
+fn live(mark: u64) -> impl Fn(&Value) -> bool {
+    move |report: &Value| report["live"]["digest"] == sha256(&echo_with(mark))
+}
+
+/// Returns the entry of a manifest about contents.
+fn descriptor(media_type: &str, contents: &[u8]) -> Value {
+    json!({"mediaType": media_type, "digest": sha256(contents), "size": contents.len()})
 }
 
 /// Signs as cosign does with a key: a payload with the digest of the manifest, stored under a tag of that digest.
@@ -256,7 +249,7 @@ impl<'a> Cosign<'a> {
 
     fn sign(&self, reference: &str) {
         let digest = reference.split_once('@').unwrap().1;
-        let payload = serde_json::json!({
+        let payload = json!({
             "critical": {
                 "identity": {"docker-reference": format!("{}/team/echo", self.registry.name())},
                 "image": {"docker-manifest-digest": digest},
@@ -267,25 +260,21 @@ impl<'a> Cosign<'a> {
         let payload = payload.to_string();
         fs::write(self.folder.join("payload"), &payload).unwrap();
         let signature = self.shell("openssl dgst -sha256 -sign cosign.key payload | base64 -w 0");
-        let config = "{}";
-        let blob = |media_type: &str, text: &str| serde_json::json!({"mediaType": media_type, "digest": sha256(text.as_bytes()), "size": text.len()});
-        let mut layer = blob("application/vnd.dev.cosign.simplesigning.v1+json", &payload);
-        layer["annotations"] = serde_json::json!({"dev.cosignproject.cosign/signature": signature});
-        let manifest = serde_json::json!({
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": blob("application/vnd.oci.image.config.v1+json", config),
-            "layers": [layer],
+        let simple = "application/vnd.dev.cosign.simplesigning.v1+json";
+        let mut layer = descriptor(simple, payload.as_bytes());
+        layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": descriptor("application/vnd.oci.image.config.v1+json", b"{}"), "layers": [layer],
         });
         self.registry.upload("team/echo", payload.as_bytes());
-        self.registry.upload("team/echo", config.as_bytes());
+        self.registry.upload("team/echo", b"{}");
         let tag = format!("{}.sig", digest.replace(':', "-"));
         self.registry.put("team/echo", &tag, &manifest.to_string());
     }
 
     fn shell(&self, script: &str) -> String {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).current_dir(self.folder).prints()
+        shell(self.folder, script)
     }
 }
 
@@ -295,13 +284,11 @@ async fn what_other_tools_push_is_taken() {
     let registry = Registry::start(folder.path(), Access::Plain).await;
     let plugin = fs::read(plugin("echo")).unwrap();
     registry.upload("team/echo", &plugin);
-    let layer = serde_json::json!({
-        "mediaType": "application/wasm", "digest": sha256(&plugin), "size": plugin.len(),
-        "annotations": {"org.opencontainers.image.title": "echo.wasm"},
-    });
+    let mut layer = descriptor("application/wasm", &plugin);
+    layer["annotations"] = json!({"org.opencontainers.image.title": "echo.wasm"});
     let config = |media_type: &str, text: &str| {
         registry.upload("team/echo", text.as_bytes());
-        serde_json::json!({"mediaType": media_type, "digest": sha256(text.as_bytes()), "size": text.len()})
+        descriptor(media_type, text.as_bytes())
     };
     // As `wkg oci push` and `oras push --artifact-type application/vnd.wasm.config.v0+json` do.
     let wasm = r#"{"created":"2026-01-02T03:04:05.678Z","author":null,"architecture":"wasm","os":"wasip1","layerDigests":[],"component":null}"#;
@@ -313,7 +300,7 @@ async fn what_other_tools_push_is_taken() {
             Some("application/vnd.wasm.config.v0+json"),
         ),
     ] {
-        let mut manifest = serde_json::json!({
+        let mut manifest = json!({
             "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": [layer],
         });
         if let Some(artifact_type) = more {
@@ -344,18 +331,16 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
     let credentials = ["--plain-http", "--credentials", credentials.to_str().unwrap()];
     let pushed = output(&[&["push", file, &reference][..], &credentials].concat());
     assert_contains(&pushed, "/team/echo@sha256:");
+    let scopes = tokens.scopes();
     assert!(
-        tokens
-            .scopes()
-            .contains(&"repository:team/echo:pull,push".to_owned()),
-        "{:?}",
-        tokens.scopes()
+        scopes.contains(&"repository:team/echo:pull,push".to_owned()),
+        "{scopes:?}"
     );
+    let before = scopes.len();
     let anonymous = run(&["push", file, &reference, "--plain-http"]);
     assert_contains(&anonymous.err, "does not accept the credentials");
 
     // To pull, the host asks for no more than to pull.
-    let before = tokens.scopes().len();
     let config = format!(
         "registry: {{plainHttp: [\"{}\"], credentials: {}}}\ncontrollers:\n{}",
         registry.name(),

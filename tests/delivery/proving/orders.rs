@@ -3,12 +3,8 @@
 use crate::support::prelude::*;
 use std::fs;
 
-use super::{
-    DEFINITION, Stage, digest, is_held_back, offer_one_that_deletes, response, until_held_back, until_live,
-    until_report,
-};
-use crate::telemetry::port;
-use crate::telemetry::until_ready_says;
+use super::{DEFINITION, Stage, digest, response, until_held_back, until_live, until_released, until_report};
+use crate::telemetry::{port, until_ready_says};
 
 #[tokio::test]
 async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_again() {
@@ -48,11 +44,14 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
 }
 
 #[tokio::test]
-async fn the_configuration_can_promote_a_version_by_force() {
+async fn the_configuration_promotes_a_version_by_force_or_allows_more_of_what_was_held_back() {
     let scenario = Scenario::new("proving-force").await;
     let mut stage = Stage::new(&scenario, "");
     let host = stage.start();
-    offer_one_that_deletes(&scenario, &mut stage).await;
+    let variants = json!({"1": {"response": response(&[("b", "x")])}, "2": {"response": {}}});
+    let spec = json!({"response": response(&[("a", "x")]), "variants": variants});
+    scenario.ready_with("p", spec).await;
+    stage.swap(1);
     until_held_back(&host, 1).await;
     assert_eq!(host.stop().await.code(), Some(0));
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
@@ -60,19 +59,14 @@ async fn the_configuration_can_promote_a_version_by_force() {
     let host = stage.start();
     until_live(&host, 1, "promoted by force").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
-}
 
-#[tokio::test]
-async fn a_configuration_that_allows_more_lets_through_what_was_held_back() {
-    let scenario = Scenario::new("proving-configured").await;
-    let mut stage = Stage::new(&scenario, "");
-    let host = stage.start();
-    offer_one_that_deletes(&scenario, &mut stage).await;
-    until_held_back(&host, 1).await;
+    scenario.until_there(CONFIG_MAP, "b").await;
+    stage.swap(2);
+    until_held_back(&host, 2).await;
     stage.more = "proving: {maxDeletions: 100%}".into();
     stage.configure();
-    until_live(&host, 1, "1 of 1 child deleted").await;
-    scenario.until_gone(CONFIG_MAP, "a").await;
+    until_live(&host, 2, "1 of 1 child deleted").await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
 }
 
 /// The field manager of these annotations.
@@ -101,9 +95,7 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     until_live(&host, 1, "promoted by force").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
     scenario.until_there(CONFIG_MAP, "b").await;
-    scenario
-        .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
-        .await;
+    until_released(&scenario, "p").await;
 
     annotate(&scenario, json!({"operator-host.dev/pin": digest(0).to_string()})).await;
     until_live(&host, 0, "rolled back to").await;
@@ -120,35 +112,20 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     let before = eventually("three entries of the history", async || {
         let history = history(&host).await;
         let is_long = history.as_array().is_some_and(|all| all.len() >= 3);
-        if is_long {
-            Ok(history)
-        } else {
-            Err(format!("{history:#}"))
-        }
+        is_long.then(|| history.clone()).ok_or(format!("{history:#}"))
     })
     .await;
-    let all: Vec<_> = before
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|it| (&it["why"], &it["by"], &it["digest"]))
-        .collect();
-    let [zero, one] = [0, 1].map(|number| json!(digest(number).to_string()));
+    let [zero, one] = [0, 1].map(|number| digest(number).to_string());
     let expected = [
-        json!("rolledBack"),
-        json!("forced"),
-        json!("first"),
-        json!(MANAGER),
+        json!(["rolledBack", MANAGER, zero]),
+        json!(["forced", MANAGER, one]),
+        json!(["first", null, zero]),
     ];
-    let [rolled_back, forced, first, manager] = &expected;
-    assert_eq!(
-        all,
-        [
-            (rolled_back, manager, &zero),
-            (forced, manager, &one),
-            (first, &Value::Null, &zero)
-        ]
-    );
+    let entries = before.as_array().unwrap().iter();
+    let all: Vec<_> = entries
+        .map(|it| json!([it["why"], it["by"], it["digest"]]))
+        .collect();
+    assert_eq!(all, expected);
     let words = "promoted by force … it would delete";
     assert_contains(before[1]["because"].as_str().unwrap(), words);
     assert_eq!(before[1]["before"], zero);
@@ -190,16 +167,8 @@ async fn annotations_promote_by_force_roll_back_and_release() {
 /// Returns what `plugins history` prints as JSON.
 async fn history(host: &Host) -> Value {
     let address = format!("127.0.0.1:{}", port(host).await);
-    let arguments = [
-        "plugins",
-        "history",
-        "puppet",
-        "--address",
-        &address,
-        "-o",
-        "json",
-    ];
-    let mut command = program(&arguments);
+    let mut command = program(&["plugins", "history", "puppet", "-o", "json", "--address"]);
+    command.arg(address);
     let printed = tokio::task::spawn_blocking(move || command.prints());
     serde_json::from_str(&printed.await.expect("it runs")).unwrap()
 }

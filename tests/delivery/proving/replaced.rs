@@ -88,6 +88,20 @@ async fn a_version_that_would_delete_stays_held_back_in_new_hosts_until_the_live
     let puppet = scenario.until_ready("p").await;
     assert!(!is_held_back(&puppet));
     assert_eq!(uid(&scenario, "a").await, before);
+
+    // A record that is edited is put right, or the plan is judged.
+    for text in [json!("latest"), Value::Null] {
+        record(&scenario, text).await;
+        until_recorded(&scenario, 0).await;
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+    record(&scenario, json!("latest")).await;
+    stage.swap(1);
+    let host = stage.start_new("newer");
+    let line = until_held_back(&host, 1).await;
+    let words = "WouldDelete … which version was live is not known … latest";
+    assert_contains(&line, words);
+    assert_eq!(uid(&scenario, "a").await, before);
 }
 
 #[tokio::test]
@@ -148,19 +162,11 @@ async fn a_host_that_leads_after_one_with_another_version_examines_its_own_again
     scenario.ready_with("p", spec).await;
     let standby = stage.start_new("b");
     until_live(&standby, 0, "the cluster records as live").await;
-    let old = std::mem::replace(
-        &mut stage.mount,
-        Mount::new(
-            &scenario.folder.path().join("next"),
-            FILE,
-            &crate::support::puppet::variant(1),
-        ),
-    );
+    let next = Mount::new(&scenario.folder.path().join("next"), FILE, &variant(1));
+    let old = std::mem::replace(&mut stage.mount, next);
     let config = fs::read_to_string(scenario.folder.path().join("config.yaml")).unwrap();
-    let next = config.replace(
-        &old.path.display().to_string(),
-        &stage.mount.path.display().to_string(),
-    );
+    let [old, new] = [&old, &stage.mount].map(|mount| mount.path.display().to_string());
+    let next = config.replace(&old, &new);
     let next = scenario.file("next.yaml", next);
     let newer = scenario.start_named("c", &next);
     until_live(&newer, 1, "without the version that was live").await;
@@ -172,33 +178,12 @@ async fn a_host_that_leads_after_one_with_another_version_examines_its_own_again
     standby.process().resume();
     assert_eq!(newer.stop().await.code(), Some(0));
 
-    standby
-        .until_log("another version was recorded as live meanwhile")
-        .await;
+    let words = "another version was recorded as live meanwhile";
+    standby.until_log(words).await;
     let line = until_held_back(&standby, 0).await;
     assert_contains(&line, &format!("WouldDelete … {}", digest(1).short()));
     scenario.until_told("p", "Stalled=True PluginNotLoaded").await;
     assert!(scenario.get(CONFIG_MAP, "b").await.is_some());
-}
-
-#[tokio::test]
-async fn a_record_that_is_edited_is_put_right_or_the_plan_is_judged() {
-    let scenario = Scenario::new("replaced-edited").await;
-    let mut stage = Stage::new(&scenario, "");
-    let host = stage.start_new("old");
-    offer_one_that_deletes(&scenario, &mut stage).await;
-    until_held_back(&host, 1).await;
-    for text in [json!("latest"), Value::Null] {
-        record(&scenario, text).await;
-        until_recorded(&scenario, 0).await;
-    }
-    assert_eq!(host.stop().await.code(), Some(0));
-    record(&scenario, json!("latest")).await;
-    let host = stage.start_new("new");
-    let line = until_held_back(&host, 1).await;
-    let words = "WouldDelete … which version was live is not known … latest";
-    assert_contains(&line, words);
-    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! A real registry: Debian's `docker-registry`, in a folder and at a port of its own.
 
+use crate::delivery::packs::shell;
 use crate::support::prelude::*;
 use std::fmt::Write as _;
 use std::fs;
@@ -97,8 +98,8 @@ impl Registry {
     /// Returns a Docker configuration with its credentials.
     pub fn credentials(&self) -> PathBuf {
         let file = self.folder.path.join("credentials.json");
-        let entry = serde_json::json!({"username": USER, "password": PASSWORD});
-        let auths = serde_json::json!({"auths": {self.name(): entry}});
+        let entry = json!({"username": USER, "password": PASSWORD});
+        let auths = json!({"auths": {self.name(): entry}});
         fs::write(&file, auths.to_string()).unwrap();
         file
     }
@@ -136,8 +137,7 @@ impl Registry {
                 .arg(self.authority());
         }
         command.env("URL", format!("{scheme}://{}/v2/{repository}", self.name()));
-        let done = command.envs(variables.iter().copied()).output().unwrap();
-        assert!(done.status.success(), "{done:?}");
+        command.envs(variables.iter().copied()).prints();
     }
 
     /// Stops it. Its contents stay.
@@ -154,13 +154,8 @@ impl Folder {
         let arguments = ["serve".to_owned(), config.display().to_string()];
         let log = Output::File(self.path.join("registry.log"));
         let environment = [("OTEL_TRACES_EXPORTER", Path::new("none"))];
-        let process = Component::spawn(
-            "docker-registry",
-            Path::new("docker-registry"),
-            &arguments,
-            &environment,
-            log,
-        );
+        let program = "docker-registry";
+        let process = Component::spawn(program, Path::new(program), &arguments, &environment, log);
         let registry = Registry {
             process: process.expect("docker-registry starts: install the Debian package of that name"),
             folder: self,
@@ -173,7 +168,7 @@ impl Folder {
 
 /// Creates an authority, and a certificate of it for this machine.
 fn certificate(folder: &Path) {
-    let script = "set -e
+    let script = "
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test-authority \
             -keyout ca.key -out ca.pem
         openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=registry \
@@ -181,11 +176,5 @@ fn certificate(folder: &Path) {
         printf 'subjectAltName=IP:127.0.0.1\\n' >extensions
         openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions \
             -out server.pem";
-    let made = Command::new("sh")
-        .arg("-c")
-        .arg(script)
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{made:?}");
+    shell(folder, script);
 }

@@ -1,5 +1,6 @@
 //! A token server, which no package has: it gives a token to a user with a password, as the registry's documentation says.
 
+use crate::delivery::packs::shell;
 use crate::support::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -58,22 +59,14 @@ impl Tokens {
 
     /// Returns what tokens were given for.
     pub fn scopes(&self) -> Vec<String> {
-        self.given
-            .lock()
-            .unwrap()
-            .iter()
-            .map(|(scope, _)| scope.clone())
-            .collect()
+        let given = self.given.lock().unwrap();
+        given.iter().map(|(scope, _)| scope.clone()).collect()
     }
 
     /// Returns the tokens that were given.
     pub fn tokens(&self) -> Vec<String> {
-        self.given
-            .lock()
-            .unwrap()
-            .iter()
-            .map(|(_, token)| token.clone())
-            .collect()
+        let given = self.given.lock().unwrap();
+        given.iter().map(|(_, token)| token.clone()).collect()
     }
 }
 
@@ -99,7 +92,7 @@ async fn token(folder: PathBuf, scope: &str) -> String {
         "iss": "test", "aud": "test", "sub": "team", "jti": "1", "nbf": 0, "iat": 0, "exp": 4_000_000_000_u64,
         "access": [{"type": kind, "name": name, "actions": actions.split(',').collect::<Vec<_>>()}],
     });
-    let script = r#"set -e
+    let script = r#"
         url() { base64 -w 0 | tr '+/' '-_' | tr -d '='; }
         head=$(printf '{"typ":"JWT","alg":"RS256","x5c":["%s"]}' "$(grep -v -e ---- token.pem | tr -d '\n')" | url)
         body=$(printf '%s' "$CLAIMS" | url)
@@ -109,15 +102,4 @@ async fn token(folder: PathBuf, scope: &str) -> String {
     tokio::task::spawn_blocking(move || shell(&folder, &script))
         .await
         .unwrap()
-}
-
-fn shell(folder: &Path, script: &str) -> String {
-    let output = Command::new("sh")
-        .arg("-c")
-        .arg(script)
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
 }
