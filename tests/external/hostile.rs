@@ -15,11 +15,8 @@ fn large(size: usize) -> Vec<u8> {
 
 fn in_chunks(body: &[u8]) -> Vec<u8> {
     let chunk = |part: &[u8]| [format!("{:x}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat();
-    [
-        body.chunks(10_000).flat_map(chunk).collect(),
-        b"0\r\n\r\n".to_vec(),
-    ]
-    .concat()
+    let chunks = body.chunks(10_000).flat_map(chunk);
+    chunks.chain(*b"0\r\n\r\n").collect()
 }
 
 /// What a server answers, how often it repeats the body, and what the External then says.
@@ -28,47 +25,32 @@ fn answers() -> Vec<(&'static str, Vec<u8>, Option<Duration>, &'static str)> {
         |headers: &str, body: &[u8]| [format!("HTTP/1.1 200 OK\r\n{headers}\r\n").as_bytes(), body].concat();
     let sized = |body: &[u8]| ok(&format!("content-length: {}\r\n", body.len()), body);
     let once = Some(Duration::from_secs(3600));
-    let chunk = [
-        format!("{:x}\r\n", 60_000).into_bytes(),
-        vec![b' '; 60_000],
-        b"\r\n".to_vec(),
-    ]
-    .concat();
+    let chunk = format!("{:x}\r\n{}\r\n", 60_000, " ".repeat(60_000)).into_bytes();
     let deep = [vec![b'['; 200_000], vec![b']'; 200_000]].concat();
     let nested = [vec![b'['; 100], vec![b']'; 100]].concat();
     let gzip = "content-encoding: gzip\r\ntransfer-encoding: chunked\r\n";
+    let at_once = Some(Duration::ZERO);
+    let (chunked, late) = ("transfer-encoding: chunked\r\n", "Reconciling=True TimedOut");
+    let (broken, json) = (
+        "Reconciling=True ConnectionBroken",
+        "Reconciling=True UnusableAnswer: JSON",
+    );
+    let too_large = "Reconciling=True UnusableAnswer: 65536";
+    let endless_head = [b"HTTP/1.1 200 OK\r\nx: ".to_vec(), vec![b'a'; 500_000]].concat();
+    let status = |line: &str| format!("HTTP/1.1 {line}\r\ncontent-length: 7\r\n\r\nhunter2").into_bytes();
+    let drip = Some(Duration::from_millis(50));
     vec![
-        ("stalls", Vec::new(), once, "Reconciling=True TimedOut"),
-        (
-            "stalls-later",
-            ok("content-length: 100\r\n", b"{"),
-            once,
-            "Reconciling=True TimedOut",
-        ),
-        (
-            "drips",
-            ok("transfer-encoding: chunked\r\n", b"1\r\n \r\n"),
-            Some(Duration::from_millis(50)),
-            "Reconciling=True TimedOut",
-        ),
-        (
-            "floods",
-            ok("transfer-encoding: chunked\r\n", &chunk),
-            Some(Duration::ZERO),
-            "Reconciling=True UnusableAnswer: 65536",
-        ),
+        ("stalls", Vec::new(), once, late),
+        ("stalls-later", ok("content-length: 100\r\n", b"{"), once, late),
+        ("drips", ok(chunked, b"1\r\n \r\n"), drip, late),
+        ("floods", ok(chunked, &chunk), at_once, too_large),
         // Right in every other way, and just larger than is allowed.
-        (
-            "large",
-            sized(&large(65_537)),
-            None,
-            "Reconciling=True UnusableAnswer: 65536",
-        ),
+        ("large", sized(&large(65_537)), None, too_large),
         (
             "large-in-chunks",
-            ok("transfer-encoding: chunked\r\n", &in_chunks(&large(65_537))),
+            ok(chunked, &in_chunks(&large(65_537))),
             None,
-            "Reconciling=True UnusableAnswer: 65536",
+            too_large,
         ),
         (
             "as-large-as-allowed",
@@ -76,63 +58,38 @@ fn answers() -> Vec<(&'static str, Vec<u8>, Option<Duration>, &'static str)> {
             None,
             "Ready=True Matches",
         ),
-        (
-            "floods-head",
-            [b"HTTP/1.1 200 OK\r\nx: ".to_vec(), vec![b'a'; 500_000]].concat(),
-            Some(Duration::ZERO),
-            "Reconciling=True ConnectionBroken",
-        ),
-        (
-            "lies-more",
-            ok("content-length: 100\r\n", b"{}"),
-            None,
-            "Reconciling=True ConnectionBroken",
-        ),
+        ("floods-head", endless_head, at_once, broken),
+        ("lies-more", ok("content-length: 100\r\n", b"{}"), None, broken),
         (
             "lies-huge",
             ok("content-length: 99999999999999\r\n", b"{}"),
             once,
-            "Reconciling=True UnusableAnswer: 65536",
+            too_large,
         ),
         (
             "zips",
             ok(gzip, &chunk),
-            Some(Duration::ZERO),
+            at_once,
             "Reconciling=True UnusableAnswer: compressed",
         ),
-        (
-            "deep",
-            sized(&deep[..60_000]),
-            None,
-            "Reconciling=True UnusableAnswer: JSON",
-        ),
+        ("deep", sized(&deep[..60_000]), None, json),
         (
             "nested",
             sized(&nested),
             None,
             "Reconciling=True UnusableAnswer: deep",
         ),
-        (
-            "invalid",
-            sized(b"{\"hunter2\": "),
-            None,
-            "Reconciling=True UnusableAnswer: JSON",
-        ),
-        (
-            "no-http",
-            b"hunter2 \r\n\r\n".to_vec(),
-            None,
-            "Reconciling=True ConnectionBroken",
-        ),
+        ("invalid", sized(b"{\"hunter2\": "), None, json),
+        ("no-http", b"hunter2 \r\n\r\n".to_vec(), None, broken),
         (
             "refuses",
-            b"HTTP/1.1 400 hunter2\r\ncontent-length: 7\r\n\r\nhunter2".to_vec(),
+            status("400 hunter2"),
             None,
             "Stalled=True Refused: 400",
         ),
         (
             "forbids",
-            b"HTTP/1.1 403 hunter2\r\ncontent-length: 7\r\n\r\nhunter2".to_vec(),
+            status("403 hunter2"),
             None,
             "Stalled=True NotAuthorized: 403",
         ),
@@ -156,12 +113,8 @@ async fn no_answer_does_harm_or_is_repeated_to_anyone() {
         target.port
     );
     let mut all = answers();
-    all.push((
-        "redirects",
-        redirect.into_bytes(),
-        None,
-        "Stalled=True Redirected: 307",
-    ));
+    let says = "Stalled=True Redirected: 307";
+    all.push(("redirects", redirect.into_bytes(), None, says));
     for (name, bytes, pause, _) in &all {
         let (port, _) = raw(bytes.clone(), *pause).await;
         endpoints.push(endpoint(name, port, namespace, ", timeout: 1s, maxBody: 64Ki"));
@@ -176,11 +129,8 @@ async fn no_answer_does_harm_or_is_repeated_to_anyone() {
     for (name, .., says) in &all {
         scenario.until_external(name, says).await;
         let object = scenario.get(EXTERNAL, name).await.unwrap();
-        assert!(
-            !object.data["status"].to_string().contains("hunter2"),
-            "{name}: {}",
-            object.data["status"]
-        );
+        let status = object.data["status"].to_string();
+        assert!(!status.contains("hunter2"), "{name}: {status}");
     }
     assert_eq!(target.lines(), Vec::<String>::new(), "no redirect was followed");
     assert!(!process.log().contains("hunter2"));
@@ -195,16 +145,13 @@ async fn answers_with_many_values_are_not_kept_while_a_server_is_slow() {
     let act = async {
         for i in 0..8 {
             server.put(&format!("/many-{i}"), many.clone());
-            scenario
-                .external(&external(&format!("many-{i}"), &json!({"ttl": 300})))
-                .await;
+            let many = external(&format!("many-{i}"), &json!({"ttl": 300}));
+            scenario.external(&many).await;
         }
     };
     server.hold("PUT", 1, act).await;
-    until_true("all workers wait for an answer", async || {
-        server.writes().len() >= 8
-    })
-    .await;
+    let all_wait = async || server.writes().len() >= 8;
+    until_true("all workers wait for an answer", all_wait).await;
     let peak = peak(&process);
     assert!(peak < 180_000_000, "{peak}");
 }
@@ -225,12 +172,9 @@ async fn so_many_values_that_only_four_answers_may_be_in_memory_let_the_others_w
     for number in 0..8 {
         let name = format!("many-{number}");
         server.put(&format!("/{name}"), many.clone());
-        let mut reader = external(&name, &Value::Null);
-        reader["spec"]["set"] = Value::Null;
-        reader["spec"]["unset"] = Value::Null;
+        let mut reader = reader(&name, &name, &json!([]));
+        reader["spec"].as_object_mut().unwrap().remove("matches");
         reader["spec"]["save"] = json!({"secret": name, "entries": {"a": "/0"}});
-        let spec = reader["spec"].as_object_mut().unwrap();
-        spec.retain(|_, value| !value.is_null());
         scenario.external(&reader).await;
     }
     until_true("all are asked", async || server.lines().len() >= 8).await;
@@ -249,26 +193,17 @@ async fn no_external_leaves_its_endpoint() {
     let (scenario, server, process) = shop("ext-paths", "").await;
     let set = |path: &str| json!({"method": "PUT", "path": path, "body": {}});
     let get = |path: &str| json!({"path": path});
+    let with = |header: &str, mut request: Value| {
+        request["headers"] = json!({header: "evil.example"});
+        request
+    };
     let cases = [
+        // `egress::spec` has all forms.
         ("dots", "observe", get("/../admin")),
-        ("semicolon", "observe", get("/..;/admin")),
-        ("encoded-dots", "observe", get("/%2e%2e/admin")),
-        ("encoded-slash", "observe", get("/a%2fadmin")),
-        ("twice", "observe", get("/%252e%252e/admin")),
-        ("authority", "observe", get("//evil.example/admin")),
-        ("crlf", "observe", get("/a%0d%0aHost:evil")),
         ("set-dots", "set", set("/a/../../admin")),
         ("unset-dots", "unset", set("/./admin")),
-        (
-            "headers",
-            "set",
-            json!({"method": "PUT", "path": "/a", "headers": {"Host": "evil.example"}}),
-        ),
-        (
-            "authorization",
-            "observe",
-            json!({"path": "/a", "headers": {"Authorization": "x"}}),
-        ),
+        ("headers", "set", with("Host", set("/a"))),
+        ("authorization", "observe", with("Authorization", get("/a"))),
     ];
     for (name, field, value) in &cases {
         let mut external = external(name, &json!({}));
@@ -278,24 +213,17 @@ async fn no_external_leaves_its_endpoint() {
         scenario.until_external(name, &words).await;
     }
     // The API server itself refuses the rest.
-    for path in ["evil.example", "/a b", "/a\r\nHost: evil", "http://evil.example/"] {
+    let paths = ["evil.example", "/a b", "/a\r\nHost: evil", "http://evil.example/"];
+    // `set` needs `observe`.
+    for observe in paths.map(get).into_iter().chain([Value::Null]) {
         let mut external = external("refused", &json!({}));
-        external["spec"]["observe"]["path"] = path.into();
+        external["spec"]["observe"] = observe.clone();
+        let spec = external["spec"].as_object_mut().unwrap();
+        spec.retain(|_, field| !field.is_null());
         let object: DynamicObject = serde_json::from_value(external).unwrap();
-        let created = scenario
-            .api(EXTERNAL)
-            .create(&PostParams::default(), &object)
-            .await;
-        assert!(created.is_err(), "{path}");
+        let (api, params) = (scenario.api(EXTERNAL), PostParams::default());
+        assert!(api.create(&params, &object).await.is_err(), "{observe}");
     }
-    let mut without = external("refused", &json!({}));
-    without["spec"].as_object_mut().unwrap().remove("observe");
-    let object: DynamicObject = serde_json::from_value(without).unwrap();
-    let created = scenario
-        .api(EXTERNAL)
-        .create(&PostParams::default(), &object)
-        .await;
-    assert!(created.is_err(), "`set` needs `observe`");
     assert_eq!(server.lines(), Vec::<String>::new(), "nothing was sent");
 
     scenario.external(&external("fixed", &json!({"ttl": 300}))).await;
@@ -303,9 +231,8 @@ async fn no_external_leaves_its_endpoint() {
     let sent = server.writes();
     let patch = json!({"spec": {"observe": {"path": "/other"}}});
     scenario.patch(EXTERNAL, "fixed", patch).await;
-    scenario
-        .until_external("fixed", "Stalled=True ImmutableField")
-        .await;
+    let says = "Stalled=True ImmutableField";
+    scenario.until_external("fixed", says).await;
     assert_eq!(server.writes(), sent);
     assert!(!process.log().contains("evil"));
 }
@@ -324,14 +251,12 @@ async fn an_address_a_method_and_a_body_that_are_not_allowed_are_refused() {
     let endpoints = [
         plain("loopback", "127.0.0.1"),
         plain("localhost", "localhost"),
-        plain("mapped", "'[::ffff:127.0.0.1]'")
-            .replace("'http://'", "'http://")
-            .replace("]':", "]:"),
+        plain("mapped", "[::ffff:127.0.0.1]"),
         plain("nobody", "does-not-exist.invalid"),
         server.endpoint("small", namespace, ", maxBody: 1Ki"),
         server
             .endpoint("shop", namespace, "")
-            .replace("PUT, POST, PATCH, DELETE", "PUT"),
+            .replace(", POST, PATCH, DELETE", ""),
     ];
     let _process = scenario.start_egress("egress", &file(&scenario, &endpoints));
     for (name, says) in [
@@ -360,9 +285,8 @@ async fn an_address_a_method_and_a_body_that_are_not_allowed_are_refused() {
         let mut large = external(name, &json!({"text": text}));
         large["spec"]["endpoint"] = "small".into();
         scenario.external(&large).await;
-        scenario
-            .until_external(name, "Stalled=True BodyTooLarge: 1024")
-            .await;
+        let says = "Stalled=True BodyTooLarge: 1024";
+        scenario.until_external(name, says).await;
         assert_eq!(server.writes(), Vec::<String>::new());
     }
 }
@@ -377,11 +301,8 @@ fn a_file_that_is_not_safe_is_refused_with_the_field() {
         ("url: 'https://u:p@a'", "URL … user"),
         ("url: 'https://a', credential: {}", "credential"),
     ] {
-        std::fs::write(
-            &file,
-            format!("{{leadership: single, endpoints: [{{name: a, {entry}}}]}}"),
-        )
-        .unwrap();
+        let text = format!("{{leadership: single, endpoints: [{{name: a, {entry}}}]}}");
+        std::fs::write(&file, text).unwrap();
         let printed = program(&["egress", "--endpoints"]).arg(&file).ends(2);
         assert!(contains(&printed, words), "{printed}");
     }

@@ -63,6 +63,12 @@ impl Dns {
         ))
     }
 
+    /// Waits until a name of `example.com` has this.
+    async fn until(&self, name: &str, expected: &str) {
+        let (what, name) = (format!("{name}: {expected}"), format!("{name}.example.com"));
+        until_true(&what, async || self.of(&name) == expected).await;
+    }
+
     /// Returns the changes that the server with this key has carried out. SQLite is often locked by another one.
     fn changes(&self, key: &str) -> Vec<String> {
         let log = std::fs::read_to_string(self.folder.join(format!("{key}.log"))).unwrap();
@@ -94,6 +100,7 @@ async fn a_record_in_powerdns_is_made_changed_put_right_and_removed() {
     let egress = pdns.egress(&scenario).await;
     let host = scenario.start(CONTROLLER);
 
+    let until = async |name: &str, says: &str| drop(scenario.until_condition(RECORD, name, says).await);
     // Each is sent once: PowerDNS returns the values in the form in which they are compared.
     let records = [
         ("www", Some("www"), "A", vec!["192.0.2.7"], "A 192.0.2.7"),
@@ -130,63 +137,38 @@ async fn a_record_in_powerdns_is_made_changed_put_right_and_removed() {
         scenario.apply(&record(object, *name, type_, values)).await;
     }
     for (object, name, _, _, expected) in &records {
-        scenario
-            .until_condition(RECORD, object, "Ready=True Reconciled")
-            .await;
+        until(object, "Ready=True Reconciled").await;
         let name = name.map_or("example.com".to_owned(), |name| format!("{name}.example.com"));
         assert_eq!(pdns.of(&name), *expected);
     }
     let changes = pdns.changes("hunter2-old");
     assert_eq!(changes.len(), records.len(), "{changes:?}");
 
-    scenario
-        .apply(&record("www", Some("www"), "A", &["192.0.2.8"]))
-        .await;
-    until_true("the change is there", async || {
-        pdns.of("www.example.com") == "A 192.0.2.8"
-    })
-    .await;
+    let other = |name: &str| record("www", Some(name), "A", &["192.0.2.8"]);
+    scenario.apply(&other("www")).await;
+    pdns.until("www", "A 192.0.2.8").await;
     pdns.sql("UPDATE records SET content = '192.0.2.9' WHERE name = 'www.example.com'");
-    until_true("drift is put right", async || {
-        pdns.of("www.example.com") == "A 192.0.2.8"
-    })
-    .await;
+    pdns.until("www", "A 192.0.2.8").await;
 
     // The server goes away, is changed meanwhile, and comes back with another key.
     drop(server);
-    scenario
-        .until_condition(RECORD, "www", "Ready=False ChildrenNotReady: External … www-")
-        .await;
+    until("www", "Ready=False ChildrenNotReady: External … www-").await;
     pdns.sql("DELETE FROM records WHERE name = 'www.example.com'");
     let _server = pdns.start("hunter2-new").await;
-    scenario
-        .until_condition(RECORD, "www", "Ready=False ChildrenNotReady: 401")
-        .await;
+    until("www", "Ready=False ChildrenNotReady: 401").await;
     scenario.apply(&key("hunter2-new")).await;
-    scenario
-        .until_condition(RECORD, "www", "Ready=True Reconciled")
-        .await;
+    until("www", "Ready=True Reconciled").await;
     assert_eq!(pdns.of("www.example.com"), "A 192.0.2.8");
     let changes = pdns.changes("hunter2-new");
-    assert_eq!(
-        changes.len(),
-        1,
-        "the other records were as they should be: {changes:?}"
-    );
+    // The other records were as they should be.
+    assert_eq!(changes.len(), 1, "{changes:?}");
 
     // Another name is another record, and the first one is pruned.
-    scenario
-        .apply(&record("www", Some("ftp"), "A", &["192.0.2.8"]))
-        .await;
-    until_true("the record moves", async || {
-        pdns.of("www.example.com").is_empty() && pdns.of("ftp.example.com") == "A 192.0.2.8"
-    })
-    .await;
+    scenario.apply(&other("ftp")).await;
+    pdns.until("ftp", "A 192.0.2.8").await;
+    pdns.until("www", "").await;
     scenario.remove(RECORD, "www").await;
-    until_true("the record ends with its parent", async || {
-        pdns.of("ftp.example.com").is_empty()
-    })
-    .await;
+    pdns.until("ftp", "").await;
     for log in [egress.log(), host.log()] {
         assert!(!log.contains("hunter2"));
     }
@@ -217,46 +199,30 @@ async fn a_service_with_an_annotation_has_a_record_with_its_addresses() {
         .until_condition(DECORATOR, "service-dns", "Ready=True Running")
         .await;
     scenario.apply(&sample("sample.yaml")).await;
-    let resolves = async |expected: &str| {
-        until_true(expected, async || pdns.of("www.example.com") == expected).await;
-    };
-    resolves("A 192.0.2.7").await;
+    pdns.until("www", "A 192.0.2.7").await;
     // The address of a load balancer, which only the status has.
     let balanced = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.8"}, {"hostname": "lb.example.net"}]}}});
     let (api, params) = (scenario.api(SERVICE), PatchParams::default());
     let patched = api.patch_status("www", &params, &Patch::Merge(balanced)).await;
     patched.expect("the patch is taken");
-    resolves("A 192.0.2.7\nA 192.0.2.8").await;
+    let both = "A 192.0.2.7\nA 192.0.2.8";
+    pdns.until("www", both).await;
     let annotate =
         |hostname: &str| json!({"metadata": {"annotations": {"dns.example.com/hostname": hostname}}});
     scenario.patch(SERVICE, "www", annotate("www")).await;
-    scenario
-        .until_event("www", "Warning InvalidSpec: it must be like www.example.com")
-        .await;
-    resolves("A 192.0.2.7\nA 192.0.2.8").await;
+    let says = "Warning InvalidSpec: it must be like www.example.com";
+    scenario.until_event("www", says).await;
+    pdns.until("www", both).await;
     scenario.patch(SERVICE, "www", annotate("ftp.example.com")).await;
-    until_true("the record moves", async || {
-        pdns.of("www.example.com").is_empty() && pdns.of("ftp.example.com") == "A 192.0.2.7\nA 192.0.2.8"
-    })
-    .await;
-    scenario
-        .patch(SERVICE, "www", json!({"metadata": {"labels": {"dns": null}}}))
-        .await;
-    until_true("the record goes with the label", async || {
-        pdns.of("ftp.example.com").is_empty()
-    })
-    .await;
-    scenario
-        .patch(SERVICE, "www", json!({"metadata": {"labels": {"dns": "yes"}}}))
-        .await;
-    until_true("the record is back", async || {
-        !pdns.of("ftp.example.com").is_empty()
-    })
-    .await;
+    pdns.until("ftp", both).await;
+    pdns.until("www", "").await;
+    // The record goes with the label, and with the Controller.
+    for (label, expected) in [(Value::Null, ""), ("yes".into(), both)] {
+        let label = json!({"metadata": {"labels": {"dns": label}}});
+        scenario.patch(SERVICE, "www", label).await;
+        pdns.until("ftp", expected).await;
+    }
     scenario.remove(DECORATOR, "service-dns").await;
-    until_true("the record goes with the Controller", async || {
-        pdns.of("ftp.example.com").is_empty()
-    })
-    .await;
+    pdns.until("ftp", "").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }

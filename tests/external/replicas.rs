@@ -26,18 +26,13 @@ async fn a_process_that_is_killed_after_any_step_sends_nothing_twice() {
         process.kill();
         server.release();
         let process = scenario.start_egress("egress", &file);
-        if step == 4 {
-            scenario.until_gone(EXTERNAL, &name).await;
-        } else {
-            scenario.until_matches(&name).await;
+        match step {
+            4 => scenario.until_gone(EXTERNAL, &name).await,
+            _ => drop(scenario.until_matches(&name).await),
         }
-        let writes: Vec<_> = server
-            .writes()
-            .into_iter()
-            .filter(|line| line.ends_with(&path))
-            .collect();
-        let puts = writes.iter().filter(|line| line.starts_with("PUT")).count();
-        assert_eq!(puts, 1, "step {step}: {:?}", server.lines());
+        let mut puts = server.writes();
+        puts.retain(|line| *line == format!("PUT {path}"));
+        assert_eq!(puts.len(), 1, "step {step}: {:?}", server.lines());
         process.kill();
     }
 }
@@ -54,27 +49,26 @@ async fn of_two_replicas_one_sends_and_the_other_follows_it() {
     let file = scenario.file("endpoints.yaml", text);
     let mut first = scenario.start_egress("first", &file);
     first.until_log("ready to carry out").await;
-    for i in 0..10 {
-        scenario
-            .external(&external(&format!("a-{i}"), &json!({"v": 1})))
-            .await;
-    }
-    for i in 0..10 {
-        scenario.until_matches(&format!("a-{i}")).await;
-    }
+    let make = async |name: &str| {
+        for i in 0..10 {
+            let external = external(&format!("{name}-{i}"), &json!({"v": 1}));
+            scenario.external(&external).await;
+        }
+    };
+    let until_match = async |name: &str| {
+        for i in 0..10 {
+            scenario.until_matches(&format!("{name}-{i}")).await;
+        }
+    };
+    make("a").await;
+    until_match("a").await;
     let second = scenario.start_egress("second", &file);
     second.until_log("ready to carry out").await;
     assert!(first.is_alive());
     // The first is stopped in the middle of its work, and wakes when the second leads.
-    for i in 0..10 {
-        scenario
-            .external(&external(&format!("b-{i}"), &json!({"v": 1})))
-            .await;
-    }
+    make("b").await;
     first.process().pause();
-    for i in 0..10 {
-        scenario.until_matches(&format!("b-{i}")).await;
-    }
+    until_match("b").await;
     let puts = |server: &Server| {
         let mut puts = server.writes();
         puts.sort();
@@ -82,11 +76,8 @@ async fn of_two_replicas_one_sends_and_the_other_follows_it() {
     };
     let sent = puts(&server);
     first.process().resume();
-    let at = server.lines().len();
-    until_true("the second has looked at all again", async || {
-        server.lines().len() >= at + 20
-    })
-    .await;
+    // The second has looked at all again.
+    server.until_asked(20).await;
     assert_eq!(puts(&server), sent, "nothing more was sent");
     assert_eq!(sent.len(), 20, "each was sent once: {sent:?}");
     drop(first);

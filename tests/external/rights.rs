@@ -45,11 +45,8 @@ async fn it_does_all_its_work_with_the_permissions_that_are_printed_for_it() {
     scenario.until_there("v1/Secret", "saved").await;
     let changed = json!({"data": {"name": null}});
     scenario.patch("v1/Secret", "saved", changed).await;
-    scenario
-        .until("v1/Secret", "saved", "put right", |it| {
-            it.data["data"]["name"] == "c2hvcA=="
-        })
-        .await;
+    let is_right = |it: &DynamicObject| it.data["data"]["name"] == "c2hvcA==";
+    scenario.until("v1/Secret", "saved", "put right", is_right).await;
     scenario.remove(EXTERNAL, "user").await;
     assert_eq!(server.get("/user"), None);
     assert!(!process.log().contains("forbidden"), "{}", process.log());

@@ -6,11 +6,8 @@ use crate::support::prelude::*;
 const SECRET: &str = "v1/Secret";
 
 pub(super) fn secret(name: &str, label: &str, values: &Value) -> String {
-    let labels = if label.is_empty() {
-        json!({})
-    } else {
-        json!({"operator-host.dev/endpoint": label})
-    };
+    let mut labels = json!({"operator-host.dev/endpoint": label});
+    labels.as_object_mut().unwrap().retain(|_, label| *label != "");
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": labels}, "stringData": values}).to_string()
 }
 
@@ -20,36 +17,25 @@ async fn a_password_is_sent_from_a_labelled_secret_and_again_when_it_changes() {
     let mut user = external("user", &json!({"name": "shop"}));
     user["spec"]["set"]["body"]["password"] = "a-{{secret user/password}}".into();
     scenario.external(&user).await;
-    scenario
-        .until_external(
-            "user",
-            "Stalled=True SecretUnusable: ext-password/user … does not exist",
-        )
-        .await;
-    scenario
-        .apply(&secret("user", "other", &json!({"password": "hunter2"})))
-        .await;
-    scenario
-        .until_external(
-            "user",
-            "Stalled=True SecretUnusable: label operator-host.dev/endpoint=shop",
-        )
-        .await;
-    scenario
-        .apply(&secret("user", "shop", &json!({"password": "hunter2"})))
-        .await;
+    let set = async |label: &str, password: &str| {
+        let secret = secret("user", label, &json!({"password": password}));
+        scenario.apply(&secret).await;
+    };
+    let says = "Stalled=True SecretUnusable: ext-password/user … does not exist";
+    scenario.until_external("user", says).await;
+    set("other", "hunter2").await;
+    let says = "Stalled=True SecretUnusable: label operator-host.dev/endpoint=shop";
+    scenario.until_external("user", says).await;
+    set("shop", "hunter2").await;
     scenario.until_matches("user").await;
     assert_eq!(server.get("/user").unwrap()["password"], "a-hunter2");
     assert_eq!(server.writes().len(), 1);
-    scenario
-        .apply(&secret("user", "shop", &json!({"password": "hunter3"})))
-        .await;
+    set("shop", "hunter3").await;
     until_true("the new password is sent", async || {
         server.get("/user").unwrap()["password"] == "a-hunter3"
     })
     .await;
-    let sent = server.lines().len();
-    until_true("it is looked at twice", async || server.lines().len() >= sent + 2).await;
+    server.until_asked(2).await;
     assert_eq!(server.writes().len(), 2, "each is sent once");
     let status = scenario.get(EXTERNAL, "user").await.unwrap().data["status"].to_string();
     assert!(!status.contains("hunter") && !process.log().contains("hunter"));
@@ -62,38 +48,23 @@ async fn values_of_an_answer_go_into_a_secret_that_the_external_owns() {
     let mut user = external("user", &json!({}));
     user["spec"]["save"] =
         json!({"secret": "shop-user", "entries": {"password": "/data/password", "port": "/data/port"}});
-    scenario
-        .apply(&secret("shop-user", "", &json!({"mine": "x"})))
-        .await;
+    let mine = secret("shop-user", "", &json!({"mine": "x"}));
+    scenario.apply(&mine).await;
     scenario.external(&user).await;
-    scenario
-        .until_external("user", "Stalled=True SecretUnusable: shop-user … not owned")
-        .await;
+    let says = "Stalled=True SecretUnusable: shop-user … not owned";
+    scenario.until_external("user", says).await;
     scenario.remove(SECRET, "shop-user").await;
     let saved = scenario.until_there(SECRET, "shop-user").await;
-    assert_eq!(
-        saved.data["data"],
-        json!({"password": "aHVudGVyMg==", "port": "NTY3Mg=="})
-    );
-    assert_eq!(
-        saved.metadata.owner_references.as_ref().unwrap()[0].kind,
-        "External"
-    );
+    let expected = json!({"password": "aHVudGVyMg==", "port": "NTY3Mg=="});
+    assert_eq!(saved.data["data"], expected);
+    assert_eq!(saved.owner_references()[0].kind, "External");
     scenario.until_matches("user").await;
     server.put("/user", json!({"data": {"password": "hunter3", "port": 5672}}));
-    scenario
-        .until(SECRET, "shop-user", "renewed", |it| {
-            it.data["data"]["password"] == "aHVudGVyMw=="
-        })
-        .await;
-    scenario
-        .patch(SECRET, "shop-user", json!({"data": {"password": "eA=="}}))
-        .await;
-    scenario
-        .until(SECRET, "shop-user", "put right", |it| {
-            it.data["data"]["password"] == "aHVudGVyMw=="
-        })
-        .await;
+    let is_new = |it: &DynamicObject| it.data["data"]["password"] == "aHVudGVyMw==";
+    scenario.until(SECRET, "shop-user", "renewed", is_new).await;
+    let other = json!({"data": {"password": "eA=="}});
+    scenario.patch(SECRET, "shop-user", other).await;
+    scenario.until(SECRET, "shop-user", "put right", is_new).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,29 +73,23 @@ async fn credentials_are_renewed_while_it_runs_and_never_come_back() {
     let (scenario, server, process) = shop("ext-token", more).await;
     server.with(|inner| inner.token = Some("hunter2-first".into()));
     scenario.external(&external("www", &json!({"ttl": 300}))).await;
-    scenario
-        .until_external("www", "Stalled=True SecretUnusable: ext-token/shop")
-        .await;
-    scenario
-        .apply(&secret("shop", "", &json!({"token": "hunter2-first\n"})))
-        .await;
+    let says = "Stalled=True SecretUnusable: ext-token/shop";
+    scenario.until_external("www", says).await;
+    let set = async |token: &str| {
+        let secret = secret("shop", "", &json!({"token": token}));
+        scenario.apply(&secret).await;
+    };
+    set("hunter2-first\n").await;
     let ready = scenario.until_matches("www").await;
-    scenario
-        .apply(&secret("shop", "", &json!({"token": "hunter2-second"})))
-        .await;
+    set("hunter2-second").await;
     server.with(|inner| inner.token = Some("hunter2-second".into()));
     let before = server.lines().len();
     server.put("/www", json!({"ttl": 60}));
-    until_true("drift is put right", async || {
-        server.get("/www") == Some(json!({"ttl": 300}))
-    })
-    .await;
+    server.until_has("/www", json!({"ttl": 300})).await;
     // What is refused with the token that is known is asked again with the new one, within the same reconcile.
     let sent = server.with(|inner| inner.received.clone());
-    let tokens = sent[before..]
-        .iter()
-        .map(|it| it.headers["x-token"].to_str().unwrap());
-    let tokens: Vec<_> = tokens.take(3).collect();
+    let tokens = sent[before..].iter().take(3);
+    let tokens: Vec<_> = tokens.map(|it| it.headers["x-token"].to_str().unwrap()).collect();
     assert_eq!(tokens, ["hunter2-first", "hunter2-second", "hunter2-second"]);
     let since =
         |external: &DynamicObject| condition(external, "Ready").unwrap()["lastTransitionTime"].clone();
@@ -132,9 +97,8 @@ async fn credentials_are_renewed_while_it_runs_and_never_come_back() {
     assert_eq!(since(&now), since(&ready), "it stayed Ready");
     // When the server refuses the new one, too, the External says so.
     server.with(|inner| inner.token = Some("hunter2-third".into()));
-    scenario
-        .until_external("www", "Stalled=True NotAuthorized: 401")
-        .await;
+    let says = "Stalled=True NotAuthorized: 401";
+    scenario.until_external("www", says).await;
     server.with(|inner| inner.token = Some("hunter2-second".into()));
     scenario.until_matches("www").await;
     // The server sends back what it was sent.
@@ -147,17 +111,11 @@ async fn credentials_are_renewed_while_it_runs_and_never_come_back() {
             json!({"secret": "stolen", "entries": {"token": "/sent/0"}}),
         ),
     ] {
-        let mut echo = external("echo", &json!({}));
-        echo["metadata"]["name"] = name.into();
-        echo["spec"]
-            .as_object_mut()
-            .unwrap()
-            .retain(|field, _| !field.ends_with("set"));
+        let mut echo = reader(name, "echo", &json!({}));
         echo["spec"][field] = value;
         scenario.external(&echo).await;
-        scenario
-            .until_external(name, "Stalled=True ContainsCredentials")
-            .await;
+        let says = "Stalled=True ContainsCredentials";
+        scenario.until_external(name, says).await;
         let status = scenario.get(EXTERNAL, name).await.unwrap().data["status"].to_string();
         assert!(!status.contains("hunter2"), "{status}");
     }

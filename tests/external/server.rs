@@ -61,26 +61,25 @@ pub struct Server {
 
 impl Server {
     pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = Self {
-            port: listener.local_addr().unwrap().port(),
-            inner: Arc::default(),
-            answers: watch::Sender::new(true),
-        };
-        let router = Router::new().fallback(answer).with_state(server.clone());
+        let (server, listener, router) = Self::bind("127.0.0.1:0").await;
         tokio::spawn(async move { axum::serve(listener, router).await });
         server
     }
 
-    /// Starts one on the loopback address of IPv6 that speaks TLS. Returns also how to give it another certificate.
-    pub async fn start_tls(certificates: &Certificates) -> (Self, impl Fn(&Certificates)) {
-        let listener = TcpListener::bind("[::1]:0").await.unwrap();
+    async fn bind(address: &str) -> (Self, TcpListener, Router) {
+        let listener = TcpListener::bind(address).await.unwrap();
         let server = Self {
             port: listener.local_addr().unwrap().port(),
             inner: Arc::default(),
             answers: watch::Sender::new(true),
         };
         let router = Router::new().fallback(answer).with_state(server.clone());
+        (server, listener, router)
+    }
+
+    /// Starts one on the loopback address of IPv6 that speaks TLS. Returns also how to give it another certificate.
+    pub async fn start_tls(certificates: &Certificates) -> (Self, impl Fn(&Certificates)) {
+        let (server, listener, router) = Self::bind("[::1]:0").await;
         let current = Arc::new(Mutex::new(certificates.acceptor(None)));
         let acceptor = Arc::clone(&current);
         tokio::spawn(async move {
@@ -89,11 +88,10 @@ impl Server {
                 let acceptor = current.lock().unwrap().clone();
                 let service = TowerToHyperService::new(router.clone());
                 tokio::spawn(async move {
-                    let Ok(stream) = acceptor.accept(stream).await else {
-                        return;
-                    };
+                    let stream = TokioIo::new(acceptor.accept(stream).await?);
                     let http = hyper::server::conn::http1::Builder::new();
-                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                    http.serve_connection(stream, service).await?;
+                    anyhow::Ok(())
                 });
             }
         });
@@ -114,6 +112,18 @@ impl Server {
 
     pub fn get(&self, path: &str) -> Option<Value> {
         self.with(|inner| inner.resources.get(path).cloned())
+    }
+
+    /// Waits until it has this at a path.
+    pub async fn until_has(&self, path: &str, value: Value) {
+        let what = format!("{path} is {value}");
+        until_true(&what, async || self.get(path).as_ref() == Some(&value)).await;
+    }
+
+    /// Waits until it has received so many more requests.
+    pub async fn until_asked(&self, more: usize) {
+        let before = self.lines().len();
+        until_true("it is asked again", async || self.lines().len() >= before + more).await;
     }
 
     /// Returns the requests so far, as `GET /a`.
@@ -137,10 +147,8 @@ impl Server {
     pub async fn hold(&self, text: &str, count: usize, act: impl Future<Output = ()>) {
         self.with(|inner| inner.held = Some((text.to_owned(), count)));
         act.await;
-        until_true("the request is there", async || {
-            self.with(|inner| inner.count(text) >= count)
-        })
-        .await;
+        let is_there = async || self.with(|inner| inner.count(text) >= count);
+        until_true("the request is there", is_there).await;
     }
 
     /// Answers again.
@@ -164,11 +172,8 @@ pub fn endpoint(name: &str, port: u16, namespace: &str, more: &str) -> String {
 
 /// Writes a file of endpoints.
 pub fn file(scenario: &Scenario, endpoints: &[String]) -> PathBuf {
-    let text = format!(
-        "namespaces: [{}]\nendpoints:\n{}",
-        scenario.namespace,
-        endpoints.concat()
-    );
+    let (namespace, endpoints) = (&scenario.namespace, endpoints.concat());
+    let text = format!("namespaces: [{namespace}]\nendpoints:\n{endpoints}");
     scenario.file("endpoints.yaml", text)
 }
 
@@ -183,6 +188,15 @@ pub fn external(name: &str, value: &Value) -> Value {
             "unset": {"method": "DELETE", "path": path},
         },
     })
+}
+
+/// Returns an External for `/PATH` that only reads.
+pub fn reader(name: &str, path: &str, value: &Value) -> Value {
+    let mut reader = external(path, value);
+    reader["metadata"]["name"] = name.into();
+    let spec = reader["spec"].as_object_mut().unwrap();
+    spec.retain(|field, _| !field.ends_with("set"));
+    reader
 }
 
 /// Starts a process with one endpoint, `shop`, which is a new server.
@@ -222,12 +236,8 @@ async fn answer(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let path = uri
-        .path_and_query()
-        .unwrap()
-        .as_str()
-        .trim_start_matches("/api")
-        .to_owned();
+    let path = uri.path_and_query().unwrap().as_str();
+    let path = path.trim_start_matches("/api").to_owned();
     let line = format!("{method} {path}");
     let (is_held, before) = server.with(|inner| {
         inner.received.push(Received {
@@ -272,10 +282,10 @@ impl Server {
         self.with(|inner| {
             let token = headers.get("x-token").and_then(|value| value.to_str().ok());
             if let Some((code, headers)) = &inner.refuse {
-                let headers: HeaderMap = headers
+                let headers = headers
                     .iter()
-                    .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
-                    .collect();
+                    .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+                let headers: HeaderMap = headers.collect();
                 return (StatusCode::from_u16(*code).unwrap(), headers, "hunter2: not now").into_response();
             }
             if inner.token.is_some() && inner.token.as_deref() != token {
@@ -325,12 +335,8 @@ pub async fn raw(bytes: Vec<u8>, pause: Option<Duration>) -> (u16, Arc<Mutex<BTr
         let head = String::from_utf8_lossy(&buffer[..count]).into_owned();
         let line = head.lines().next().unwrap_or_default().to_owned();
         received.lock().unwrap().insert(line);
-        let (head, rest) = bytes.split_at(
-            bytes
-                .windows(4)
-                .position(|it| it == b"\r\n\r\n")
-                .map_or(0, |at| at + 4),
-        );
+        let end = bytes.windows(4).position(|it| it == b"\r\n\r\n");
+        let (head, rest) = bytes.split_at(end.map_or(0, |at| at + 4));
         let _ = stream.write_all(head).await;
         loop {
             if stream.write_all(rest).await.is_err() {

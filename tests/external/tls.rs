@@ -26,9 +26,8 @@ async fn an_endpoint_by_an_address_of_ipv6_is_trusted_by_its_own_authorities_whi
     let process = scenario.start_egress("egress", &file(&scenario, &[entry]));
     let www = external("www", &json!({"ttl": 300}));
     scenario.external(&www).await;
-    scenario
-        .until_external("www", "Reconciling=True NotReached: TLS")
-        .await;
+    let says = "Reconciling=True NotReached: TLS";
+    scenario.until_external("www", says).await;
     assert_eq!(server.lines(), Vec::<String>::new());
     trust(&[&old]);
     scenario.until_matches("www").await;
@@ -40,20 +39,13 @@ async fn an_endpoint_by_an_address_of_ipv6_is_trusted_by_its_own_authorities_whi
     trust(&[&new]);
     process.until_logged("has been renewed", 3).await;
     server.put("/www", json!({"ttl": 60}));
-    until_true("drift is put right", async || {
-        server.get("/www") == Some(json!({"ttl": 300}))
-    })
-    .await;
+    server.until_has("/www", json!({"ttl": 300})).await;
     present(&old);
     server.put("/www", json!({"ttl": 60}));
     let sent = server.writes().len();
     trust(&[&new, &new]);
-    scenario
-        .until_external("www", "Reconciling=True NotReached: TLS")
-        .await;
-    assert_eq!(
-        server.writes().len(),
-        sent,
-        "nothing is sent to whom is not trusted"
-    );
+    let says = "Reconciling=True NotReached: TLS";
+    scenario.until_external("www", says).await;
+    // Nothing is sent to whom is not trusted.
+    assert_eq!(server.writes().len(), sent);
 }
