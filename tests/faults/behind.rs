@@ -14,19 +14,32 @@ pub(crate) fn hold(proxy: &Proxy, resource: &str) {
 /// Starts a host whose requests go through a proxy, with the puppet's controller and these `options`.
 pub(crate) async fn behind_a_proxy(scenario: &Scenario, options: &str) -> (Proxy, Host) {
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", options));
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let host = through(scenario, &proxy, &controller("puppet.wasm", options));
     (proxy, host)
+}
+
+fn through(scenario: &Scenario, proxy: &Proxy, controllers: &str) -> Host {
+    let config = scenario.config(controllers);
+    Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path())
 }
 
 /// Starts a host with these controllers. Its requests whose path contains `part` are refused as forbidden.
 pub(crate) async fn refusing(scenario: &Scenario, part: &str, controllers: &str) -> (Proxy, Host) {
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let forbidden = Mode::refuse(403);
-    proxy.set_mode_of(part, forbidden);
-    let config = scenario.config(controllers);
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    proxy.set_mode_of(part, Mode::refuse(403));
+    let host = through(scenario, &proxy, controllers);
     (proxy, host)
+}
+
+/// Starts a second host, with a log of its own.
+fn second_through(scenario: &Scenario, proxy: &Proxy, config: &Path) -> Host {
+    let folder = scenario.folder.path().join("second");
+    std::fs::create_dir_all(&folder).unwrap();
+    Host::through(config, &proxy.kubeconfig(), "second", &folder)
+}
+
+async fn uid_of(scenario: &Scenario, kind: &str, name: &str) -> Option<String> {
+    scenario.get(kind, name).await.unwrap().metadata.uid
 }
 
 /// Reports whether a request applies the ConfigMap `a`.
@@ -75,25 +88,18 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
 
     // The other replica knows the current parent, but none of the later changes.
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let folder = scenario.folder.path().join("second");
-    std::fs::create_dir_all(&folder).unwrap();
-    let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
+    let second = second_through(&scenario, &proxy, &config);
     second.until_log("controller started").await;
     hold(&proxy, "puppets");
-    let ready = scenario
-        .ready_with("p", children(&[("a", "2"), ("b", "1")]))
-        .await;
-    let b = scenario.get(CONFIG_MAP, "b").await.unwrap();
+    let both = children(&[("a", "2"), ("b", "1")]);
+    let ready = scenario.ready_with("p", both).await;
+    let b = uid_of(&scenario, CONFIG_MAP, "b").await;
     first.kill();
     second.until_reconciles("time-travel/p", 1).await;
-    second
-        .until_log("a child was created from a newer generation")
-        .await;
+    let words = "a child was created from a newer generation";
+    second.until_log(words).await;
 
-    assert_eq!(
-        scenario.get(CONFIG_MAP, "b").await.map(|b| b.metadata.uid),
-        Some(b.metadata.uid)
-    );
+    assert_eq!(uid_of(&scenario, CONFIG_MAP, "b").await, b);
     assert_eq!(scenario.text_of("a").await, "2");
     let status = &scenario.get(PUPPET, "p").await.unwrap().data["status"];
     assert_eq!(status["observedGeneration"].as_i64(), ready.metadata.generation);
@@ -127,11 +133,8 @@ async fn children_that_go_with_a_parent_are_not_recreated_by_a_host_that_has_not
     let children = json!({"response": {"children": [config_map("a", "2")]}});
     scenario.ready_with("p", children).await;
     scenario.delete(CONFIG_MAP, "a").await;
-    scenario
-        .until(CONFIG_MAP, "a", "recreated", |a| {
-            a.metadata.deletion_timestamp.is_none()
-        })
-        .await;
+    let is_new = |a: &DynamicObject| a.metadata.deletion_timestamp.is_none();
+    scenario.until(CONFIG_MAP, "a", "recreated", is_new).await;
 }
 
 /// Regression: the same, when they were deleted during a call of the plugin.
@@ -162,11 +165,8 @@ async fn deleted_during_a_call(namespace: &str, seen: bool) {
     }
     let before = host.log().matches("reconcile done").count();
     delete_with_its_child(&scenario).await;
-    assert_eq!(
-        host.log().matches("reconcile done").count(),
-        before,
-        "the call is under way"
-    );
+    let now = host.log().matches("reconcile done").count();
+    assert_eq!(now, before, "the call is under way");
     host.until_reconciles(&format!("{namespace}/p"), before + 1).await;
     // Once for each generation of the parent.
     assert!(applied(&scenario).await <= 2);
@@ -179,16 +179,9 @@ async fn deleted_during_a_call(namespace: &str, seen: bool) {
 #[tokio::test]
 async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled() {
     let scenario = Scenario::new("answered-spec").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller(
-        "puppet.wasm",
-        "reads: [{apiVersion: v1, kind: ConfigMap}]",
-    ));
-    let _host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
-    let settings = |text: &str| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"text": text}})
-            .to_string()
-    };
+    let reading = "reads: [{apiVersion: v1, kind: ConfigMap}]";
+    let (proxy, _host) = behind_a_proxy(&scenario, reading).await;
+    let settings = |text: &str| config_map("settings", text).to_string();
     let need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});
     let spec = |text: &str| json!({"response": {"children": [config_map("a", text)], "needs": [need], "status": {"read": "$texts"}}});
     let reads = |text: &'static str| {
@@ -261,9 +254,7 @@ async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
     host.until_reconciles("another-uid/p", 1).await;
     hold(&proxy, "configmaps");
     scenario.delete(CONFIG_MAP, "a").await;
-    let users =
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"text": "user"}});
-    scenario.apply(&users.to_string()).await;
+    scenario.apply(&config_map("a", "user").to_string()).await;
     let reconciles = host.reconciles("another-uid/p");
     scenario.puppet("p", spec("2")).await;
     host.until_reconciles("another-uid/p", reconciles + 2).await;
@@ -320,9 +311,7 @@ async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
         conditions.contains("\"Reconciled\"") || conditions.contains("ChildRefused")
     };
     for name in ["p", "q"] {
-        scenario
-            .until(PUPPET, name, "reconciled or refused", is_settled)
-            .await;
+        scenario.until(PUPPET, name, "settled", is_settled).await;
     }
     let writes = scenario.all_writes(cluster().await).await;
     let answers: Vec<_> = writes
@@ -330,11 +319,8 @@ async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
         .filter(|write| write.object_ref.as_ref().is_some_and(|object| object.name == "a"))
         .filter_map(|write| write.response_status.as_ref().map(|status| status.code))
         .collect();
-    assert_eq!(
-        answers.iter().filter(|code| **code == 201).count(),
-        1,
-        "{answers:?}"
-    );
+    let created = answers.iter().filter(|code| **code == 201).count();
+    assert_eq!(created, 1, "{answers:?}");
     assert!(answers.contains(&409) && !answers.contains(&200), "{answers:?}");
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
     assert_eq!(child.metadata.owner_references.unwrap().len(), 1);
@@ -344,8 +330,6 @@ async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
 #[tokio::test]
 async fn a_failure_s_status_leaves_alone_what_another_manager_writes() {
     let scenario = Scenario::new("shared-status").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", ""));
     let spec =
         json!({"response": {"children": [config_map("a", "1")], "status": {"note": "n", "count": "$count"}}});
     scenario.puppet("p", spec).await;
@@ -362,19 +346,17 @@ async fn a_failure_s_status_leaves_alone_what_another_manager_writes() {
             .expect("it is the backup's own field")
     };
     backup("old").await;
-    let _host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, _host) = behind_a_proxy(&scenario, "").await;
     scenario.until_ready("p").await;
     hold(&proxy, "puppets");
     backup("new").await;
     // Deleting a child makes the next reconcile fail, for a parent that differs from the host's cache.
-    let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}});
-    let other = scenario.apply(&other.to_string()).await;
+    let other = scenario.apply(&config_map("other", "").to_string()).await;
     let owner = json!([{
         "apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": other.metadata.uid, "controller": true,
     }]);
-    scenario
-        .patch(CONFIG_MAP, "a", json!({"metadata": {"ownerReferences": owner}}))
-        .await;
+    let owned = json!({"metadata": {"ownerReferences": owner}});
+    scenario.patch(CONFIG_MAP, "a", owned).await;
     scenario.until_stalled("p", "ChildRefused").await;
     let status = &scenario.get(PUPPET, "p").await.unwrap().data["status"];
     assert_eq!(
@@ -409,8 +391,10 @@ async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collec
     let spec = json!({"response": {"children": [config_map("a", "1"), secret]}});
     let made = scenario.puppet("p", spec.clone()).await;
     scenario.until_ready("p").await;
-    let uid = async |kind: &str, name: &str| scenario.get(kind, name).await.unwrap().metadata.uid;
-    let before = [uid(CONFIG_MAP, "a").await, uid("v1/Secret", "s").await];
+    let before = [
+        uid_of(&scenario, CONFIG_MAP, "a").await,
+        uid_of(&scenario, "v1/Secret", "s").await,
+    ];
     // Secrets are retained now.
     assert_eq!(host.stop().await.code(), Some(0));
     let _host = scenario.start(&controller("puppet.wasm", kinds));
@@ -420,16 +404,13 @@ async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collec
     scenario.until_ready("p").await;
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
     assert_ne!(child.metadata.uid, before[0]);
-    assert_eq!(
-        Some(&child.metadata.owner_references.unwrap()[0].uid),
-        again.metadata.uid.as_ref()
-    );
+    let owners = child.metadata.owner_references.unwrap();
+    assert_eq!(Some(&owners[0].uid), again.metadata.uid.as_ref());
     let secret = scenario.get("v1/Secret", "s").await.unwrap();
     assert_eq!(secret.metadata.uid, before[1], "what is retained is taken up");
     assert_eq!(secret.metadata.owner_references, None);
-    scenario
-        .until_event("p", "Normal ChildrenChanged: deleted ConfigMap a")
-        .await;
+    let says = "Normal ChildrenChanged: deleted ConfigMap a";
+    scenario.until_event("p", says).await;
 }
 
 /// A host that knows only the predecessor treats the children of the current parent as somebody else's.
@@ -441,12 +422,10 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     let first = scenario.start_named("first", &config);
     scenario.ready_with("p", spec.clone()).await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let folder = scenario.folder.path().join("second");
-    std::fs::create_dir_all(&folder).unwrap();
     // It lists the parents before the change, and their children after it, so it never receives the deletion of a
     // child.
     proxy.set_mode_of("/configmaps?", Mode::Stall);
-    let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
+    let second = second_through(&scenario, &proxy, &config);
     let watches_parents = |seen: &Seen| seen.is_watch() && seen.uri.contains("/puppets?");
     proxy.until_seen(watches_parents).await;
     let all_lists_and_watches = "s?";
@@ -462,20 +441,13 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     hold(&proxy, "puppets");
     second.until_log("controller started").await;
     first.kill();
-    second
-        .until_log("the parent was replaced: leaving its children alone")
-        .await;
+    let words = "the parent was replaced: leaving its children alone";
+    second.until_log(words).await;
     second.until_reconciles("successor/p", 2).await;
-    assert_eq!(
-        scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid,
-        child.metadata.uid
-    );
+    assert_eq!(uid_of(&scenario, CONFIG_MAP, "a").await, child.metadata.uid);
     proxy.set_mode(Mode::Pass);
     scenario.until_ready("p").await;
-    assert_eq!(
-        scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid,
-        child.metadata.uid
-    );
+    assert_eq!(uid_of(&scenario, CONFIG_MAP, "a").await, child.metadata.uid);
 }
 
 /// Regression: a child of an earlier parent that could not be deleted discarded what the plugin answered for the new one.

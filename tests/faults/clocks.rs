@@ -9,10 +9,8 @@ fn library() -> String {
     let folders = std::fs::read_dir("/usr/lib").unwrap().flatten();
     let libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
     let library = libraries.into_iter().find(|library| library.is_file());
-    library
-        .expect("tests/prerequisites.sh installs libfaketime")
-        .display()
-        .to_string()
+    let library = library.expect("tests/prerequisites.sh installs libfaketime");
+    library.display().to_string()
 }
 
 /// The clock of a host, which the test sets.
@@ -60,14 +58,11 @@ async fn a_host_whose_clock_differs_backs_off_from_a_child_that_others_delete() 
             drop(maps.delete("m", &DeleteParams::default()).await);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        scenario
-            .until_told("p", "Reconciling=True BackOff: it was deleted")
-            .await;
+        let says = "Reconciling=True BackOff: it was deleted";
+        scenario.until_told("p", says).await;
         let writes = scenario.all_writes(cluster().await).await;
-        let created = writes_to(&writes, "configmaps")
-            .iter()
-            .filter(|did| did.starts_with("patch"))
-            .count();
+        let writes = writes_to(&writes, "configmaps");
+        let created = writes.iter().filter(|did| did.starts_with("patch")).count();
         assert!((4..15).contains(&created), "{created} ConfigMaps");
         // Only the differing clock, and not a failed start of the library, is what was tested.
         let shown = condition(&scenario.get(PUPPET, "p").await.unwrap(), "Reconciling").unwrap()["lastTransitionTime"].clone();
@@ -101,8 +96,6 @@ async fn an_appointment_is_kept_when_the_clock_is_set_on_or_back() {
     host.until_log("clock-steps/soon … reconcile started … Timer")
         .await;
     let log = host.log();
-    let kept = log
-        .lines()
-        .find(|line| line.contains("clock-steps/far") && line.contains("Timer"));
-    assert_eq!(kept, None);
+    let is_kept = |line: &&str| contains(line, "clock-steps/far … Timer");
+    assert_eq!(log.lines().find(is_kept), None);
 }

@@ -4,14 +4,18 @@ use crate::samples::echo::{CONTROLLER, echo};
 use crate::support::prelude::*;
 use crate::telemetry::{get, until_ready_says};
 
+pub async fn without_controllers() -> ControlPlane {
+    let options = Options {
+        controller_manager: false,
+        ..Options::default()
+    };
+    own_cluster(options).await
+}
+
 /// The control plane makes itself another certificate authority, and all tokens are replaced.
 #[tokio::test]
 async fn a_running_host_uses_renewed_authorities_and_tokens_and_says_what_is_wrong_until_then() {
-    let mut cluster = own_cluster(Options {
-        controller_manager: false,
-        ..Options::default()
-    })
-    .await;
+    let mut cluster = without_controllers().await;
     let mut scenario = Scenario::within(&cluster, "renewed").await;
     let read = |file: &Path| std::fs::read_to_string(file).unwrap();
     let authority = cluster.data_dir().join("certificates/apiserver.crt");
@@ -46,9 +50,7 @@ async fn a_running_host_uses_renewed_authorities_and_tokens_and_says_what_is_wro
     assert_eq!(status, 500);
     assert_eq!(get(&host, "/livez").await.0, 200, "it waits for longer");
     // As a Secret is mounted: the content changes at once.
-    let renew = |file: &Path, content: &str| {
-        std::fs::rename(scenario.file("next", content), file).unwrap();
-    };
+    let renew = |file: &Path, content: &str| std::fs::rename(scenario.file("next", content), file).unwrap();
     renew(&own_authority, &read(&authority));
     until_ready_says(&host, "[-]api-server failed: … 401 Unauthorized").await;
     // As a command writes it.
@@ -61,11 +63,7 @@ async fn a_running_host_uses_renewed_authorities_and_tokens_and_says_what_is_wro
 /// Regression: those who wait for an answer give up, so nothing failed, and the host was ready all the while.
 #[tokio::test]
 async fn an_api_server_that_hangs_makes_the_host_unready_until_it_answers() {
-    let cluster = own_cluster(Options {
-        controller_manager: false,
-        ..Options::default()
-    })
-    .await;
+    let cluster = without_controllers().await;
     let scenario = Scenario::within(&cluster, "hanging-server").await;
     let host = scenario.start(CONTROLLER);
     until_ready_says(&host, "readyz check passed").await;

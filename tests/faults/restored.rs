@@ -1,5 +1,6 @@
 //! The administrator restores etcd from a snapshot.
 
+use crate::faults::renewed::without_controllers;
 use crate::support::prelude::*;
 
 /// Starts etcd and then the API server.
@@ -13,22 +14,13 @@ async fn start(cluster: &mut ControlPlane) {
 /// and more.
 #[tokio::test]
 async fn a_running_host_goes_on_from_what_a_snapshot_of_etcd_has() {
-    let mut cluster = own_cluster(Options {
-        controller_manager: false,
-        ..Options::default()
-    })
-    .await;
+    let mut cluster = without_controllers().await;
     let scenario = Scenario::within(&cluster, "restored").await;
     let mut host = scenario.start(&controller("puppet.wasm", ""));
-    scenario
-        .wants("p", &[config_map("a", "1"), config_map("b", "1")])
-        .await;
-    scenario.until_ready("p").await;
+    let both = [config_map("a", "1"), config_map("b", "1")];
+    scenario.ready_wants("p", &both).await;
 
-    let (data, snapshot) = (
-        cluster.data_dir().join("etcd"),
-        cluster.data_dir().join("snapshot"),
-    );
+    let [data, snapshot] = ["etcd", "snapshot"].map(|folder| cluster.data_dir().join(folder));
     cluster.stop_apiserver().await;
     cluster.kill_etcd();
     let copied = Command::new("cp").arg("-a").args([&data, &snapshot]).status();
@@ -53,9 +45,8 @@ async fn a_running_host_goes_on_from_what_a_snapshot_of_etcd_has() {
         .await;
     // The parent is what it was, and what users do from now on is seen.
     scenario.until_text("a", "1").await;
-    scenario
-        .wants("p", &[config_map("a", "3"), config_map("c", "3")])
-        .await;
+    let others = [config_map("a", "3"), config_map("c", "3")];
+    scenario.wants("p", &others).await;
     scenario.until_text("c", "3").await;
     scenario.until_text("a", "3").await;
     scenario.until_gone(CONFIG_MAP, "b").await;

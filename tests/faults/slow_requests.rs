@@ -46,25 +46,18 @@ async fn install(
     scenario.apply(&webhook.to_string()).await;
 }
 
-/// Waits until the webhook holds what a user writes, too.
-async fn until_held(scenario: &Scenario, mut object: Value) {
-    let kind = format!(
-        "{}/{}",
-        object["apiVersion"].as_str().unwrap(),
-        object["kind"].as_str().unwrap()
-    );
-    object["metadata"]["labels"]["slow"] = "yes".into();
-    let object: DynamicObject = serde_json::from_value(object).unwrap();
+/// Waits until the webhook holds a ConfigMap that a user creates, too.
+async fn until_held(scenario: &Scenario) {
+    let object: DynamicObject = serde_json::from_value(slow("probe")).unwrap();
     let dry_run = PostParams {
         dry_run: true,
         ..PostParams::default()
     };
     until_true("the webhook takes effect", async || {
-        let api = scenario.api(&kind);
+        let api = scenario.api(CONFIG_MAP);
         let create = api.create(&dry_run, &object);
-        tokio::time::timeout(Duration::from_secs(2), create)
-            .await
-            .is_err()
+        let held = tokio::time::timeout(Duration::from_secs(2), create).await;
+        held.is_err()
     })
     .await;
 }
@@ -73,6 +66,13 @@ fn slow(name: &str) -> Value {
     let mut child = config_map(name, "a");
     child["metadata"]["labels"] = json!({ "slow": "yes" });
     child
+}
+
+async fn want_slow(scenario: &Scenario) {
+    for number in 0..SLOW {
+        let name = format!("slow-{number}");
+        scenario.wants(&name, &[slow(&name)]).await;
+    }
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -114,15 +114,12 @@ fn assert_usual(what: &str, times: [Duration; 2], usual: [Duration; 2]) {
 async fn children_behind_a_webhook_that_never_answers_delay_no_other_parent() {
     let scenario = Scenario::new("slow-applies").await;
     hold(&scenario, &["CREATE", "UPDATE"], "", "configmaps").await;
-    until_held(&scenario, config_map("probe", "a")).await;
+    until_held(&scenario).await;
     let host = scenario.start(&controller("puppet.wasm", "backoff: {initial: 1s, max: 5m}"));
     host.until_log("controller started").await;
     let usual_times = times(&scenario, "before").await;
 
-    for number in 0..SLOW {
-        let name = format!("slow-{number}");
-        scenario.wants(&name, &[slow(&name)]).await;
-    }
+    want_slow(&scenario).await;
     // Of its children, only the one behind the webhook waits.
     scenario.wants("both", &[slow("a"), config_map("b", "b")]).await;
     assert_usual("new", times(&scenario, "after").await, usual_times);
@@ -150,18 +147,12 @@ async fn children_behind_a_webhook_that_takes_a_moment_are_all_applied_at_the_fi
     install(&scenario, &authority, &url, &["CREATE"], "", "configmaps").await;
     let host = scenario.start(&controller("puppet.wasm", "backoff: {initial: 1s, max: 5m}"));
     host.until_log("controller started").await;
-    for number in 0..SLOW {
-        let name = format!("slow-{number}");
-        scenario.wants(&name, &[slow(&name)]).await;
-    }
+    want_slow(&scenario).await;
     for number in 0..SLOW {
         scenario.until_ready(&format!("slow-{number}")).await;
     }
-    assert!(
-        !host.log().contains("too many other writes"),
-        "{}",
-        scenario.log_tail()
-    );
+    let log = host.log();
+    assert!(!log.contains("too many other writes"), "{}", scenario.log_tail());
     scenario.delete(WEBHOOK, "slow-answers").await;
 }
 
@@ -187,11 +178,8 @@ async fn an_api_server_that_is_slow_for_all_gets_no_more_writes_at_a_time() {
     seen.retain(|seen| seen.is_write() && seen.uri.contains("/configmaps"));
     let mut at: Vec<_> = seen.into_iter().map(|seen| seen.at).collect();
     at.sort();
-    let within = |first: &Instant| {
-        at.iter()
-            .filter(|at| **at >= *first && **at - *first < DELAY)
-            .count()
-    };
+    let is_within = |first: Instant, at: Instant| at >= first && at - first < DELAY;
+    let within = |first: &Instant| at.iter().filter(|at| is_within(*first, **at)).count();
     let most = at.iter().map(within).max().unwrap();
     assert!((2..=WORKERS + 2).contains(&most), "{most} at a time");
 }
@@ -224,41 +212,27 @@ async fn deletions_and_statuses_behind_a_webhook_that_never_answers_delay_no_oth
         hold(&scenario, operations, group, resource).await;
         // It concerns no creation, so a change shows that it takes effect.
         let probe = async || {
-            let [kind, name] = match group {
-                "" => [CONFIG_MAP, "slow-0"],
-                _ => [PUPPET, "slow-0"],
-            };
-            let api = scenario.api(kind);
+            let (maps, puppets) = (scenario.api(CONFIG_MAP), scenario.api(PUPPET));
             let patch = Patch::Merge(json!({ "status": { "note": "probe" } }));
             let (params, delete) = (PatchParams::default(), DeleteParams::default().dry_run());
-            let held = match group {
-                "" => {
-                    tokio::time::timeout(Duration::from_secs(2), async {
-                        drop(api.delete(name, &delete).await);
-                    })
-                    .await
-                }
-                _ => {
-                    let patch = async { drop(api.patch_status(name, &params, &patch).await) };
-                    tokio::time::timeout(Duration::from_secs(2), patch).await
+            let probe = async {
+                match group {
+                    "" => drop(maps.delete("slow-0", &delete).await),
+                    _ => drop(puppets.patch_status("slow-0", &params, &patch).await),
                 }
             };
+            let held = tokio::time::timeout(Duration::from_secs(2), probe).await;
             held.is_err()
         };
         until_true("the webhook takes effect", probe).await;
+        let spec = json!({ "response": { "children": [], "status": { "note": "changed" } } });
         for number in 0..24 {
-            let response = json!({ "children": [], "status": { "note": "changed" } });
-            scenario
-                .puppet(&name(number), json!({ "response": response }))
-                .await;
+            scenario.puppet(&name(number), spec.clone()).await;
         }
         assert_usual(namespace, times(&scenario, "after").await, usual_times);
         scenario.delete(WEBHOOK, namespace).await;
         scenario.until_gone(CONFIG_MAP, &name(23)).await;
-        scenario
-            .until(PUPPET, &name(23), "changed", |puppet| {
-                puppet.data["status"]["note"] == "changed"
-            })
-            .await;
+        let is_changed = |puppet: &DynamicObject| puppet.data["status"]["note"] == "changed";
+        scenario.until(PUPPET, &name(23), "changed", is_changed).await;
     }
 }

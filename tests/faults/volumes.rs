@@ -3,6 +3,7 @@
 use crate::support::prelude::*;
 use std::fs;
 
+use crate::delivery::packs::echo_with;
 use crate::samples::echo::{CONTROLLER, echo, until_echo_is_ready};
 use crate::telemetry::{get, until_ready_is_without};
 
@@ -52,14 +53,9 @@ async fn a_volume_that_is_unmounted_and_mounted_again_leaves_the_live_version_an
     scenario.apply(&echo(2)).await;
     scenario.until_there("v1/Pod", "e-pod-1").await;
 
-    let other = scenario.folder.path().join("other.wasm");
-    let mut bytes = fs::read(plugin("echo")).unwrap();
-    bytes.extend([0, 3, 1, b'v', 2]);
-    fs::write(&other, bytes).unwrap();
-    within(
-        &host,
-        &format!("{mount}\ncp {} {path}/echo.wasm", other.display()),
-    );
+    let other = scenario.file("other.wasm", echo_with(1, 1));
+    let fill = format!("{mount}\ncp {} {path}/echo.wasm", other.display());
+    within(&host, &fill);
     host.until_log("plugin loaded … \"before\":\"sha256:").await;
     until_ready_is_without(&host, "stays live").await;
 }
