@@ -30,26 +30,14 @@ async fn parents_of_a_namespace_that_is_deleted_are_released_with_the_printed_ri
     let scenario = Scenario::new("going-host").await;
     scenario.create_namespace("going").await;
     let config = std::fs::read_to_string(scenario.config(&controller("puppet.wasm", ""))).unwrap();
-    let config = scenario.file(
-        "config.yaml",
-        config.replace("namespaces: [going-host]", "namespaces: [going]"),
-    );
+    let config = config.replace("namespaces: [going-host]", "namespaces: [going]");
+    let config = scenario.file("config.yaml", config);
     let account = "going-host/going-host";
     let mut rbac = program(&["rbac", "-o", "json", "--service-account", account]);
     let definitions = root().join("tests/fixtures/puppet/crds.yaml");
-    let answer = rbac
-        .arg("--config")
-        .arg(&config)
-        .arg("--crd")
-        .arg(definitions)
-        .env("KUBECONFIG", "/dev/null")
-        .call()
-        .expect(0);
-    assert!(
-        answer.err.contains("loses its RoleBinding before its objects"),
-        "{}",
-        answer.err
-    );
+    rbac.arg("--config").arg(&config).arg("--crd").arg(definitions);
+    let answer = rbac.env("KUBECONFIG", "/dev/null").call().expect(0);
+    assert_contains(&answer.err, "loses its RoleBinding before its objects");
     let list: Value = serde_json::from_str(&answer.out).unwrap();
     let roles = list["items"].as_array().unwrap();
     let going = scenario.beside("going");
@@ -60,19 +48,12 @@ async fn parents_of_a_namespace_that_is_deleted_are_released_with_the_printed_ri
     }
     let scenario = scenario.with_account(cluster().await, &others).await;
     let host = scenario.start_with(&config, &[]);
-    until_ready_says(
-        &host,
-        "[+]plugin/puppet ok: … may not patch puppets in every namespace … operator-host rbac",
-    )
-    .await;
+    let words = "[+]plugin/puppet ok: … may not patch puppets in every namespace … operator-host rbac";
+    until_ready_says(&host, words).await;
     for (name, done) in [("done", true), ("waits", false)] {
         let children = json!([config_map(name, "1")]);
-        going
-            .ready_with(
-                name,
-                json!({"response": {"children": children}, "cleanup": {"done": done}}),
-            )
-            .await;
+        let spec = json!({"response": {"children": children}, "cleanup": {"done": done}});
+        going.ready_with(name, spec).await;
     }
 
     // The Role goes first.
@@ -80,9 +61,8 @@ async fn parents_of_a_namespace_that_is_deleted_are_released_with_the_printed_ri
     scenario.delete("v1/Namespace", "going").await;
     going.until_gone(BINDING, "going-host").await;
     host.process().resume();
-    let line = host
-        .until_log("took along the RoleBinding … apply the ClusterRole … remove the finalizer yourself")
-        .await;
+    let words = "took along the RoleBinding … apply the ClusterRole … remove the finalizer yourself";
+    let line = host.until_log(words).await;
     assert!(!line.contains("give the host's role"), "{line}");
 
     for role in roles.iter().filter(|role| is_cluster_role(role)) {
@@ -93,9 +73,5 @@ async fn parents_of_a_namespace_that_is_deleted_are_released_with_the_printed_ri
     host.kill();
     let host = scenario.start_with(&config, &[]);
     scenario.until_gone("v1/Namespace", "going").await;
-    assert!(
-        contains(&host.log(), "released without the rest of its cleanup"),
-        "{}",
-        host.log()
-    );
+    host.until_log("released without the rest of its cleanup").await;
 }

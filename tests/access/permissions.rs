@@ -23,12 +23,10 @@ async fn grant(scenario: &Scenario, pods: &[&str]) {
 }
 
 async fn the_other_controller_works(scenario: &Scenario) {
-    scenario
-        .apply("{apiVersion: example.com/v1, kind: MyApp, metadata: {name: app}, spec: {image: 'nginx:1', port: 80}}")
-        .await;
-    scenario
-        .until(MYAPP, "app", "ready", |app| is_true(app, "Ready"))
-        .await;
+    let says = "{apiVersion: example.com/v1, kind: MyApp, metadata: {name: app}, spec: {image: 'nginx:1', port: 80}}";
+    scenario.apply(says).await;
+    let is_ready = |app: &DynamicObject| is_true(app, "Ready");
+    scenario.until(MYAPP, "app", "ready", is_ready).await;
 }
 
 #[tokio::test]
@@ -54,11 +52,8 @@ async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_names_wh
     let is_about_releasing = |line: &String| line.contains("may not patch myapps in every namespace");
     let (releasing, complaints): (Vec<_>, Vec<_>) =
         complaints(&host).into_iter().partition(is_about_releasing);
-    assert_eq!(
-        releasing.len(),
-        1,
-        "it has a cleanup, and the Role goes with its namespace"
-    );
+    // It has a cleanup, and the Role goes with its namespace.
+    assert_eq!(releasing.len(), 1);
     assert!(complaints.len() <= 7, "{complaints:#?}");
 }
 
@@ -75,11 +70,8 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
     the_other_controller_works(&scenario).await;
     // Retried repeatedly, reported once.
     host.until_log("DEBUG … cannot apply Pod no-patch/e-pod-0").await;
-    let printed = complaints(&host);
-    let printed: Vec<_> = printed
-        .iter()
-        .filter(|line| line.contains("cannot apply"))
-        .collect();
+    let mut printed = complaints(&host);
+    printed.retain(|line| line.contains("cannot apply"));
     assert_eq!(printed.len(), 1, "{printed:#?}");
 
     grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
@@ -89,15 +81,9 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
         "recovered {:?} after the right to patch was given",
         given.elapsed()
     );
-    assert_eq!(
-        scenario
-            .names(POD)
-            .await
-            .iter()
-            .filter(|pod| pod.starts_with("e-"))
-            .count(),
-        2
-    );
+    let mut pods = scenario.names(POD).await;
+    pods.retain(|pod| pod.starts_with("e-"));
+    assert_eq!(pods.len(), 2);
 }
 
 #[tokio::test]
@@ -115,14 +101,10 @@ async fn a_host_whose_service_account_is_deleted_reports_it_and_changes_nothing(
     // The API server accepts a recently used token for ten more seconds.
     eventually("a refusal", async || {
         // It may have been deleted already, and recreated.
-        let _ = scenario
-            .api(POD)
-            .delete("e-pod-0", &DeleteParams::default())
-            .await;
-        host.log()
-            .contains("Unauthorized")
-            .then_some(())
-            .ok_or_else(|| scenario.log_tail())
+        let params = DeleteParams::default();
+        let _ = scenario.api(POD).delete("e-pod-0", &params).await;
+        let is_refused = host.log().contains("Unauthorized");
+        is_refused.then_some(()).ok_or_else(|| scenario.log_tail())
     })
     .await;
     host.until_log("WARN … Unauthorized … check that its ServiceAccount exists")

@@ -4,6 +4,7 @@
 use crate::support::prelude::*;
 use std::collections::BTreeSet;
 
+use control_plane::AuditEvent;
 use futures::StreamExt;
 
 use crate::samples::many_echoes::{BUDGET_NOT_SERVED, complaints};
@@ -35,17 +36,10 @@ pub const SAMPLES: [Sample; 4] = [
 /// Runs `operator-host rbac` and returns its output; it must succeed.
 pub fn rbac(config: &Path, account: &str, more: &[&str]) -> String {
     let mut command = program(&["rbac", "--service-account", account, "--config"]);
-    let answer = command
-        .arg(config)
-        .args(more)
-        .env("KUBECONFIG", "/dev/null")
-        .call()
-        .expect(0);
-    let mut remarks = answer
-        .err
-        .lines()
-        .filter(|line| !line.starts_with("operator-host: warning: "));
-    assert_eq!(remarks.next(), None, "nothing to remark");
+    command.arg(config).args(more).env("KUBECONFIG", "/dev/null");
+    let answer = command.call().expect(0);
+    let is_remark = |line: &&str| !line.starts_with("operator-host: warning: ");
+    assert_eq!(answer.err.lines().find(is_remark), None, "nothing to remark");
     answer.out
 }
 
@@ -56,7 +50,6 @@ fn config(scenario: &Scenario, only: Option<&str>) -> PathBuf {
     let (head, controllers) = text.split_once("controllers:\n").expect("controllers");
     let plugins = root().join("plugins/target/plugins");
     let mut text = head.replace("../plugins", &plugins.display().to_string());
-    // The first leader waits for the duration of a lease.
     // The first leader waits for the duration of a lease; a leader must outlive a pause of a busy machine.
     text.push_str("lease: {duration: 6s, renewDeadline: 5s, retryPeriod: 500ms}\n");
     text.push_str(&format!("namespaces: [{}]\ncontrollers:\n", scenario.namespace));
@@ -99,30 +92,24 @@ impl Limited {
             let sample = kind.rsplit_once('/').unwrap().1.to_lowercase();
             let file = root().join(format!("manifests/samples/{sample}.yaml"));
             let text = std::fs::read_to_string(file).expect("a sample");
-            let text = text.replace(
-                "namespace: default",
-                &format!("namespace: {}", self.scenario.namespace),
-            );
+            let own = format!("namespace: {}", self.scenario.namespace);
+            let text = text.replace("namespace: default", &own);
             self.scenario.apply(&text).await;
         }
     }
 
     async fn until_ready(&self) {
         for (kind, name, _, _) in SAMPLES {
-            self.scenario
-                .until(kind, name, "ready", |object| is_true(object, "Ready"))
-                .await;
+            let is_ready = |object: &DynamicObject| is_true(object, "Ready");
+            self.scenario.until(kind, name, "ready", is_ready).await;
         }
     }
 
     /// Creates an object that a sample's parent owns and does not want.
     async fn stray(&self, parent: (&str, &str, &str), kind: &str) -> String {
         let (parent_kind, parent, controller) = parent;
-        let (api_version, kind) = parent_kind
-            .rsplit_once('/')
-            .zip(kind.rsplit_once('/'))
-            .map(|(a, b)| (a.0, b))
-            .unwrap();
+        let (api_version, kind_of_parent) = parent_kind.rsplit_once('/').unwrap();
+        let kind = kind.rsplit_once('/').unwrap();
         let owner = self.scenario.until_there(parent_kind, parent).await;
         let name = format!("{parent}-stray-{}", kind.1.to_lowercase());
         let pod = json!({ "containers": [{ "name": "c", "image": "stray:1" }] });
@@ -139,8 +126,8 @@ impl Limited {
             "metadata": {
                 "name": name, "labels": { "operator-host.dev/controller": controller },
                 "ownerReferences": [{
-                    "apiVersion": api_version, "kind": parent_kind.rsplit_once('/').unwrap().1, "name": parent,
-                    "uid": owner.uid(), "controller": true,
+                    "apiVersion": api_version, "kind": kind_of_parent, "name": parent, "uid": owner.uid(),
+                    "controller": true,
                 }],
             },
         });
@@ -165,9 +152,8 @@ impl Limited {
         let secret = self.scenario.until_there(SECRET, name).await;
         let order = format!("{}/password", secret.metadata.uid.unwrap());
         let order = json!({ "metadata": { "annotations": { "operator-host.dev/generate-again": order } } });
-        self.scenario
-            .patch("database.example.com/v2/MySQLCluster", "shop-db", order)
-            .await;
+        let (cluster, name_of_cluster, _, _) = SAMPLES[1];
+        self.scenario.patch(cluster, name_of_cluster, order).await;
         let patch = json!({ "data": { "password": null } });
         self.scenario.patch(SECRET, name, patch).await;
     }
@@ -203,21 +189,15 @@ fn texts(list: &Value) -> Vec<String> {
 
 /// Returns every verb on every resource in the rules.
 fn permissions(roles: &[Value]) -> BTreeSet<(String, String)> {
-    let rules = roles
-        .iter()
-        .flat_map(|role| role["rules"].as_array().into_iter().flatten());
-    rules
-        .flat_map(|rule| {
-            let (resources, verbs) = (texts(&rule["resources"]), texts(&rule["verbs"]));
-            let pairs = move |resource: String| {
-                verbs
-                    .clone()
-                    .into_iter()
-                    .map(move |verb| (resource.clone(), verb))
-            };
-            resources.into_iter().flat_map(pairs)
-        })
-        .collect()
+    let rules = roles.iter().filter_map(|role| role["rules"].as_array());
+    let mut all = BTreeSet::new();
+    for rule in rules.flatten() {
+        for resource in texts(&rule["resources"]) {
+            let verbs = texts(&rule["verbs"]).into_iter();
+            all.extend(verbs.map(|verb| (resource.clone(), verb)));
+        }
+    }
+    all
 }
 
 #[tokio::test]
@@ -238,10 +218,10 @@ async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_th
             }
         }
     }
-    let cased: BTreeSet<_> = cases
+    let cased = cases
         .iter()
-        .map(|(_, resource, verb)| (resource.clone(), verb.clone()))
-        .collect();
+        .map(|(_, resource, verb)| (resource.clone(), verb.clone()));
+    let cased: BTreeSet<_> = cased.collect();
     assert_eq!(
         cased,
         permissions(&all),
@@ -253,20 +233,15 @@ async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_th
     cases.retain(|(_, resource, _)| resource != "namespaces");
     // The samples do without, and an API server before Kubernetes 1.21 does not serve it.
     cases.retain(|(_, resource, _)| resource != "poddisruptionbudgets");
-    let cases = cases
-        .iter()
-        .enumerate()
-        .map(|(number, (sample, resource, verb))| async move {
-            let scenario = Scenario::new(&format!("rights-{number}")).await;
-            let config = config(&scenario, Some(sample.2));
-            let roles = without(&roles(&scenario, &config), resource, verb);
-            let limited = Limited::start(scenario, &config, &roles).await;
-            one_is_missing(&limited, *sample, resource, verb).await;
-        });
-    futures::stream::iter(cases)
-        .buffer_unordered(6)
-        .collect::<Vec<_>>()
-        .await;
+    let cases = futures::stream::iter(cases.into_iter().enumerate());
+    let one = async |(number, (sample, resource, verb)): (usize, (Sample, String, String))| {
+        let scenario = Scenario::new(&format!("rights-{number}")).await;
+        let config = config(&scenario, Some(sample.2));
+        let roles = without(&roles(&scenario, &config), &resource, &verb);
+        let limited = Limited::start(scenario, &config, &roles).await;
+        one_is_missing(&limited, sample, &resource, &verb).await;
+    };
+    cases.for_each_concurrent(6, one).await;
 }
 
 async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value]) {
@@ -276,10 +251,9 @@ async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value]) {
     limited.until_ready().await;
     limited.repeat_an_event().await;
     limited.lose_the_password().await;
+    let is_drawn = |secret: &DynamicObject| secret.data["data"]["password"].is_string();
     scenario
-        .until(SECRET, "shop-db-root", "drawn again", |secret| {
-            secret.data["data"]["password"].is_string()
-        })
+        .until(SECRET, "shop-db-root", "drawn again", is_drawn)
         .await;
     for (kind, name, controller, children) in SAMPLES {
         for child in children {
@@ -301,22 +275,13 @@ async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value]) {
 /// Checks the shared cluster's audit log.
 async fn nothing_was_forbidden_to(user: &str) {
     let events = cluster().await.audit_events_about(user).expect("the audit log");
-    let own: Vec<_> = events
-        .iter()
-        .filter(|event| event.user.username == user)
-        .collect();
-    assert!(
-        own.iter().any(|event| event.verb == "watch"),
-        "reads are in the log"
-    );
-    let forbidden = |event: &&control_plane::AuditEvent| {
-        event
-            .response_status
-            .as_ref()
-            .is_some_and(|status| status.code == 403)
-    };
-    let refused: Vec<_> = own.into_iter().filter(forbidden).collect();
-    assert!(refused.is_empty(), "{refused:#?}");
+    let own = events.iter().filter(|event| event.user.username == user);
+    let mut own: Vec<_> = own.collect();
+    let reads = own.iter().any(|event| event.verb == "watch");
+    assert!(reads, "reads are in the log");
+    let code = |event: &AuditEvent| event.response_status.as_ref().map(|status| status.code);
+    own.retain(|event| code(event) == Some(403));
+    assert!(own.is_empty(), "{own:#?}");
 }
 
 /// Triggers an action that needs this verb on this resource, and waits until the host reports the missing
@@ -327,10 +292,12 @@ async fn one_is_missing(limited: &Limited, sample: Sample, resource: &str, verb:
         ("events", "patch") => limited.repeat_an_event().await,
         ("secrets", "patch") => limited.lose_the_password().await,
         (_, "delete") => {
-            let kind = ["v1/Pod", "v1/Service", "apps/v1/Deployment"]
-                .into_iter()
-                .find(|kind| resource == format!("{}s", kind.rsplit_once('/').unwrap().1.to_lowercase()))
-                .unwrap_or_else(|| panic!("no stray of {resource}"));
+            let kind = match resource {
+                "pods" => "v1/Pod",
+                "services" => "v1/Service",
+                "deployments" => "apps/v1/Deployment",
+                _ => panic!("no stray of {resource}"),
+            };
             let (parent, name, controller, _) = sample;
             limited.stray((parent, name, controller), kind).await;
         }
@@ -350,11 +317,8 @@ async fn a_configuration_that_cannot_be_resolved_names_what_to_give() {
     );
     let run = |more: &[&str], kubeconfig: &Path, code: i32| {
         let mut command = program(&["rbac", "--config"]);
-        command
-            .arg(&config)
-            .args(more)
-            .env("KUBECONFIG", kubeconfig)
-            .ends(code)
+        command.arg(&config).args(more);
+        command.env("KUBECONFIG", kubeconfig).ends(code)
     };
     let nowhere = Path::new("/nonexistent");
     let printed = run(&[], nowhere, 2);
@@ -363,15 +327,14 @@ async fn a_configuration_that_cannot_be_resolved_names_what_to_give() {
     let printed = run(&[], scenario.kubeconfig(), 2);
     assert_contains(&printed, "the current cluster does not serve it");
 
-    let definition = scenario.file(
-        "riddle.yaml",
-        "\
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: riddlia.unknown.dev}
-spec: {group: unknown.dev, scope: Namespaced, names: {kind: Riddle, plural: riddlia}, versions: [{name: v1}]}
-",
-    );
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "riddlia.unknown.dev"}, "spec": {
+            "group": "unknown.dev", "scope": "Namespaced", "names": {"kind": "Riddle", "plural": "riddlia"},
+            "versions": [{"name": "v1"}],
+        },
+    });
+    let definition = scenario.file("riddle.yaml", definition.to_string());
     let definition = definition.display().to_string();
     let printed = run(&["--crd", &definition], nowhere, 0);
     assert_contains(&printed, "riddlia … which the plugin does not create");
@@ -386,27 +349,23 @@ fn the_file_of_a_plugin_in_a_config_map_is_given_by_option() {
     let text = "controllers: [{name: echo, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, \
                 plugin: {configMap: {name: echo-plugin}}, children: [{apiVersion: v1, kind: Pod}]}]";
     std::fs::write(&config, text).unwrap();
-    for command in ["rbac", "webhook-manifests"] {
+    for (command, reach, words) in [
+        ("rbac", &[][..], "echoes"),
+        (
+            "webhook-manifests",
+            &["--url", "https://host"][..],
+            "it needs no webhook",
+        ),
+    ] {
         let run = |more: &[&str], code: i32| {
             let mut command = program(&[command, "--config"]);
-            command
-                .arg(&config)
-                .args(more)
-                .env("KUBECONFIG", "/dev/null")
-                .ends(code)
-        };
-        let reach: &[&str] = match command {
-            "rbac" => &[],
-            _ => &["--url", "https://host"],
+            command.arg(&config).args(more);
+            command.env("KUBECONFIG", "/dev/null").ends(code)
         };
         let printed = run(reach, 2);
         assert_contains(&printed, "give its file with --plugin echo=FILE");
         let file = format!("echo={}", plugin("echo").display());
         let printed = run(&[reach, &["--plugin", &file]].concat(), 0);
-        let words = match command {
-            "rbac" => "echoes",
-            _ => "it needs no webhook",
-        };
         assert_contains(&printed, words);
     }
 }

@@ -64,10 +64,8 @@ async fn a_forged_object_in_another_namespace_is_not_a_child() {
         until_exact(&tenant).await;
     }
     let after = tenant.get(POD, "web-pod-0").await.unwrap();
-    assert_eq!(
-        after.metadata.uid, before.metadata.uid,
-        "the tenant's pod was recreated"
-    );
+    // The tenant's pod was not recreated.
+    assert_eq!(after.metadata.uid, before.metadata.uid);
 }
 
 const SECRET: &str = "v1/Secret";
@@ -122,10 +120,8 @@ async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
         let now = scenario.version(SECRET, secret).await;
         assert_eq!(Some(now), planted.metadata.resource_version);
         let puppet = scenario.get(PUPPET, parent).await.unwrap();
-        assert!(
-            puppet.data["status"]["seen"].is_null(),
-            "the plugin saw the planted Secret"
-        );
+        let seen = &puppet.data["status"]["seen"];
+        assert!(seen.is_null(), "the plugin saw the planted Secret");
     }
     scenario.delete(SECRET, "s").await;
     let drawn = scenario.until(SECRET, "s", "generated", is_proved).await;
@@ -139,11 +135,8 @@ async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
     let taken = scenario.until(SECRET, "t", "proved from now on", is_proved).await;
     assert_eq!(taken.data["data"], second.data["data"]);
     scenario.until_ready("q").await;
-    scenario
-        .until(PUPPET, "q", "the Secret seen", |q| {
-            q.data["status"]["seen"][0].is_object()
-        })
-        .await;
+    let has_seen = |q: &DynamicObject| q.data["status"]["seen"][0].is_object();
+    scenario.until(PUPPET, "q", "the Secret seen", has_seen).await;
 }
 
 /// A Secret that one host has proved is proved for another, too: the first host creates the key.
@@ -181,9 +174,8 @@ async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_af
     home.delete(SECRET, KEY).await;
     let host = start(first);
     let is_proved_again = |secret: &DynamicObject| secret.annotations()[PROOF] != now.annotations()[PROOF];
-    let kept = first
-        .until(SECRET, "s", "proved by the new key", is_proved_again)
-        .await;
+    let what = "proved by the new key";
+    let kept = first.until(SECRET, "s", what, is_proved_again).await;
     assert_eq!(kept.data["data"], proofs[0].data["data"]);
     first.until_ready("p").await;
     // A parent that is made again says nothing: the Secret is refused by name, and no value is replaced.
@@ -195,10 +187,7 @@ async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_af
     first.puppet("p", generates("s")).await;
     let message = first.until_stalled("p", "ChildRefused").await;
     assert_contains(&message, "key-a/s … a host with another key");
-    let (keep, delete) = (
-        message.find("keep them: kubectl annotate"),
-        message.find("delete"),
-    );
+    let [keep, delete] = ["keep them: kubectl annotate", "delete"].map(|words| message.find(words));
     assert!(
         keep.is_some() && keep < delete,
         "the safe advice comes first: {message}"
