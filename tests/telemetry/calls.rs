@@ -1,7 +1,7 @@
 //! Calls of a plugin for the API server: their spans, metrics and records.
 
 use super::collector::{Collector, text};
-use super::get;
+use super::{get, value};
 use crate::support::prelude::*;
 use crate::webhook::callers::call_at;
 use crate::webhook::certified;
@@ -10,10 +10,7 @@ use crate::webhook::certified;
 const CONVERTS: u8 = 9;
 
 fn records(folder: &Path, export: &str) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(folder.join("puppet"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let files = std::fs::read_dir(folder.join("puppet")).unwrap().flatten();
     let named = |file: &PathBuf| file.display().to_string().contains(&format!("-{export}-"));
     files.map(|file| file.path()).filter(named).collect()
 }
@@ -83,24 +80,16 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
         assert_eq!(attribute("operator.controller"), "puppet");
     }
     let metrics = get(&host, "/metrics").await.1;
-    for (export, least) in [("convert", 1), ("default", 2)] {
-        let is_it = |line: &&str| {
-            line.starts_with("operator_host_plugin_call_duration_seconds_count{")
-                && line.contains(&format!("export=\"{export}\""))
-        };
-        let line = metrics
-            .lines()
-            .find(is_it)
-            .unwrap_or_else(|| panic!("{export} is not in {metrics}"));
-        let count: u32 = line.rsplit(' ').next().unwrap().parse().unwrap();
-        assert_eq!(count, least, "{line}");
+    for (export, count) in [("convert", 1.0), ("default", 2.0)] {
+        let words = format!("operator_host_plugin_call_duration_seconds_count{{ … export=\"{export}\"");
+        let line = metrics.lines().find(|line| contains(line, &words));
+        let line = line.unwrap_or_else(|| panic!("{export} is not in {metrics}"));
+        assert_eq!(value(line), count, "{line}");
     }
     // It writes the records that wait.
     assert_eq!(host.stop().await.code(), Some(0));
-    assert!(
-        collector.records().is_empty(),
-        "logs are exported on request only"
-    );
+    let records_of_logs = collector.records();
+    assert!(records_of_logs.is_empty(), "logs are exported on request only");
     let (conversions, defaults) = (records(&folder, "convert"), records(&folder, "default"));
     assert_eq!((conversions.len(), defaults.len()), (1, 2));
     let record = std::fs::read_to_string(&conversions[0]).unwrap();

@@ -11,20 +11,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use opentelemetry_proto::tonic::collector::logs::v1::logs_service_server::{LogsService, LogsServiceServer};
-use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
-    MetricsService, MetricsServiceServer,
-};
-use opentelemetry_proto::tonic::collector::metrics::v1::{
-    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::{logs::v1 as logs, metrics::v1 as metrics, trace::v1 as trace};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
@@ -51,11 +38,8 @@ pub struct Certificates {
 
 impl Certificates {
     pub fn make(folder: &Path) -> Self {
-        std::fs::write(
-            folder.join("leaf.cnf"),
-            "subjectAltName=IP:127.0.0.1,IP:::1\nbasicConstraints=CA:FALSE\n",
-        )
-        .unwrap();
+        let extensions = "subjectAltName=IP:127.0.0.1,IP:::1\nbasicConstraints=CA:FALSE\n";
+        std::fs::write(folder.join("leaf.cnf"), extensions).unwrap();
         for arguments in [
             "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=authority -keyout ca.key -out ca.crt",
             "req -newkey rsa:2048 -nodes -subj /CN=leaf -keyout leaf.key -out leaf.csr",
@@ -97,7 +81,7 @@ struct Received {
 }
 
 impl Received {
-    fn spans(&self, request: ExportTraceServiceRequest) {
+    fn trace(&self, request: trace::ExportTraceServiceRequest) {
         for resource in request.resource_spans {
             *self.resource.lock().unwrap() = resource.resource.unwrap_or_default().attributes;
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
@@ -105,16 +89,14 @@ impl Received {
         }
     }
 
-    fn records(&self, request: ExportLogsServiceRequest) {
-        let scopes = request
-            .resource_logs
-            .into_iter()
-            .flat_map(|resource| resource.scope_logs);
+    fn logs(&self, request: logs::ExportLogsServiceRequest) {
+        let resources = request.resource_logs.into_iter();
+        let scopes = resources.flat_map(|resource| resource.scope_logs);
         let records = scopes.flat_map(|scope| scope.log_records);
         self.records.lock().unwrap().extend(records);
     }
 
-    fn metrics(&self, request: ExportMetricsServiceRequest) {
+    fn metrics(&self, request: metrics::ExportMetricsServiceRequest) {
         let metrics = request.resource_metrics.into_iter();
         // Each export contains all metrics, with cumulative values.
         *self.metrics.lock().unwrap() = metrics
@@ -151,24 +133,21 @@ impl Collector {
         let mut server = Server::builder();
         if let Some(certificates) = certificates {
             let read = |file: &Path| std::fs::read(file).unwrap();
-            let tls = ServerTlsConfig::new()
-                .identity(Identity::from_pem(
-                    read(&certificates.leaf),
-                    read(&certificates.key),
-                ))
-                .client_ca_root(Certificate::from_pem(read(&certificates.authority)));
+            let identity = Identity::from_pem(read(&certificates.leaf), read(&certificates.key));
+            let root = Certificate::from_pem(read(&certificates.authority));
+            let tls = ServerTlsConfig::new().identity(identity).client_ca_root(root);
             server = server.tls_config(tls).unwrap();
         }
         let router = server
-            .add_service(TraceServiceServer::new(service.clone()))
-            .add_service(LogsServiceServer::new(service.clone()))
-            .add_service(MetricsServiceServer::new(service));
-        let task = tokio::spawn(async move {
-            router
-                .serve_with_incoming(TcpIncoming::from(listener))
-                .await
-                .unwrap();
-        });
+            .add_service(trace::trace_service_server::TraceServiceServer::new(
+                service.clone(),
+            ))
+            .add_service(logs::logs_service_server::LogsServiceServer::new(service.clone()))
+            .add_service(metrics::metrics_service_server::MetricsServiceServer::new(
+                service,
+            ));
+        let served = router.serve_with_incoming(TcpIncoming::from(listener));
+        let task = tokio::spawn(async move { served.await.unwrap() });
         Self { address, kept, task }
     }
 
@@ -195,17 +174,16 @@ impl Collector {
                 let state = Arc::clone(&state);
                 let service = service_fn(move |request| receive(Arc::clone(&state), request));
                 let server = hyper::server::conn::http1::Builder::new();
-                match acceptor.clone() {
-                    None => drop(tokio::spawn(
-                        server.serve_connection(TokioIo::new(stream), service),
-                    )),
-                    Some(acceptor) => drop(tokio::spawn(async move {
-                        let Ok(stream) = acceptor.accept(stream).await else {
-                            return;
-                        };
-                        let _ = server.serve_connection(TokioIo::new(stream), service).await;
-                    })),
-                }
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let Some(acceptor) = acceptor else {
+                        return server.serve_connection(TokioIo::new(stream), service).await;
+                    };
+                    if let Ok(stream) = acceptor.accept(stream).await {
+                        server.serve_connection(TokioIo::new(stream), service).await?;
+                    }
+                    Ok(())
+                });
             }
         });
         Self { address, kept, task }
@@ -266,11 +244,7 @@ impl Collector {
     pub async fn until_counted(&self, name: &str, labels: &[(&str, &str)], least: f64) -> f64 {
         eventually(&format!("{name} {labels:?} of {least}"), async || {
             let count = sum(&self.metrics(), name, labels);
-            if count >= least {
-                Ok(count)
-            } else {
-                Err(count.to_string())
-            }
+            (count >= least).then_some(count).ok_or(count.to_string())
         })
         .await
     }
@@ -278,21 +252,15 @@ impl Collector {
 
 /// Returns the sum of a counter over all points with these attributes.
 pub fn sum(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> f64 {
-    let points = metrics
-        .iter()
-        .filter(|metric| metric.name == name)
-        .filter_map(|metric| match &metric.data {
-            Some(metric::Data::Sum(sum)) => Some(&sum.data_points),
-            Some(metric::Data::Gauge(gauge)) => Some(&gauge.data_points),
-            _ => None,
-        });
+    let metrics = metrics.iter().filter(|metric| metric.name == name);
+    let points = metrics.filter_map(|metric| match &metric.data {
+        Some(metric::Data::Sum(sum)) => Some(&sum.data_points),
+        Some(metric::Data::Gauge(gauge)) => Some(&gauge.data_points),
+        _ => None,
+    });
     points
         .flatten()
-        .filter(|point| {
-            labels
-                .iter()
-                .all(|(key, value)| text(&point.attributes, key).as_deref() == Some(*value))
-        })
+        .filter(|point| has(&point.attributes, labels))
         .map(|point| match point.value {
             Some(number_data_point::Value::AsDouble(value)) => value,
             Some(number_data_point::Value::AsInt(value)) => value as f64,
@@ -303,49 +271,33 @@ pub fn sum(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> f64 {
 
 /// Returns how many values a histogram has in all points with these attributes.
 pub fn samples(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> u64 {
-    let points = metrics
-        .iter()
-        .filter(|metric| metric.name == name)
-        .filter_map(|metric| match &metric.data {
-            Some(metric::Data::Histogram(histogram)) => Some(&histogram.data_points),
-            _ => None,
-        });
-    let has = |attributes: &[KeyValue], (key, value): &(&str, &str)| {
-        text(attributes, key).as_deref() == Some(*value)
-    };
-    points
-        .flatten()
-        .filter(|point| labels.iter().all(|label| has(&point.attributes, label)))
-        .map(|point| point.count)
-        .sum()
+    let metrics = metrics.iter().filter(|metric| metric.name == name);
+    let points = metrics.filter_map(|metric| match &metric.data {
+        Some(metric::Data::Histogram(histogram)) => Some(&histogram.data_points),
+        _ => None,
+    });
+    let points = points.flatten().filter(|point| has(&point.attributes, labels));
+    points.map(|point| point.count).sum()
+}
+
+fn has(attributes: &[KeyValue], labels: &[(&str, &str)]) -> bool {
+    let mut labels = labels.iter();
+    labels.all(|(key, value)| text(attributes, key).as_deref() == Some(*value))
 }
 
 /// Returns an attribute as text, whatever its type.
 pub fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
-    shown(
-        attributes
-            .iter()
-            .find(|attribute| attribute.key == key)?
-            .value
-            .as_ref()?,
-    )
+    let attribute = attributes.iter().find(|attribute| attribute.key == key)?;
+    shown(attribute.value.as_ref()?)
 }
 
 /// Returns a value as text, whatever its type.
 pub fn shown(value: &AnyValue) -> Option<String> {
-    match value {
-        AnyValue {
-            value: Some(Value::StringValue(text)),
-        } => Some(text.clone()),
-        AnyValue {
-            value: Some(Value::IntValue(number)),
-        } => Some(number.to_string()),
-        AnyValue {
-            value: Some(Value::DoubleValue(number)),
-        } => Some(number.to_string()),
-        AnyValue {
-            value: Some(Value::BoolValue(truth)),
-        } => Some(truth.to_string()),
+    match value.value.as_ref()? {
+        Value::StringValue(text) => Some(text.clone()),
+        Value::IntValue(number) => Some(number.to_string()),
+        Value::DoubleValue(number) => Some(number.to_string()),
+        Value::BoolValue(truth) => Some(truth.to_string()),
         _ => None,
     }
 }
@@ -359,9 +311,8 @@ struct Service(Arc<Received>);
 
 impl Service {
     fn check(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        let team = metadata
-            .get("x-team")
-            .map(|value| value.to_str().unwrap().to_owned());
+        let team = metadata.get("x-team");
+        let team = team.map(|value| value.to_str().unwrap().to_owned());
         self.0.teams.lock().unwrap().push(team);
         if self.0.refuses.load(Ordering::Relaxed) {
             return Err(Status::permission_denied("this collector refuses"));
@@ -371,57 +322,40 @@ impl Service {
 }
 
 macro_rules! service {
-    ($service:ident, $request:ident, $response:ident, $keep:ident) => {
+    ($package:ident, $server:ident, $service:ident, $request:ident, $response:ident) => {
         #[tonic::async_trait]
-        impl $service for Service {
+        impl $package::$server::$service for Service {
             async fn export(
                 &self,
-                request: tonic::Request<$request>,
-            ) -> Result<tonic::Response<$response>, Status> {
+                request: tonic::Request<$package::$request>,
+            ) -> Result<tonic::Response<$package::$response>, Status> {
                 self.check(request.metadata())?;
-                self.0.$keep(request.into_inner());
+                self.0.$package(request.into_inner());
                 Ok(tonic::Response::new(Default::default()))
             }
         }
     };
 }
 
-service!(
-    TraceService,
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-    spans
-);
-service!(
-    LogsService,
-    ExportLogsServiceRequest,
-    ExportLogsServiceResponse,
-    records
-);
-service!(
-    MetricsService,
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-    metrics
-);
+service! { trace, trace_service_server, TraceService, ExportTraceServiceRequest, ExportTraceServiceResponse }
+service! { logs, logs_service_server, LogsService, ExportLogsServiceRequest, ExportLogsServiceResponse }
+service! { metrics, metrics_service_server, MetricsService, ExportMetricsServiceRequest, ExportMetricsServiceResponse }
 
 async fn receive(
     kept: Arc<Received>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
-    let team = request
-        .headers()
-        .get("x-team")
-        .map(|value| value.to_str().unwrap().to_owned());
+    let team = request.headers().get("x-team");
+    let team = team.map(|value| value.to_str().unwrap().to_owned());
     kept.teams.lock().unwrap().push(team);
     let path = request.uri().path().to_owned();
     let body = request.into_body().collect().await?.to_bytes();
     let mut response = Response::new(Full::default());
     match path.as_str() {
         _ if kept.refuses.load(Ordering::Relaxed) => *response.status_mut() = StatusCode::FORBIDDEN,
-        "/v1/traces" => kept.spans(ExportTraceServiceRequest::decode(body).unwrap()),
-        "/v1/logs" => kept.records(ExportLogsServiceRequest::decode(body).unwrap()),
-        "/v1/metrics" => kept.metrics(ExportMetricsServiceRequest::decode(body).unwrap()),
+        "/v1/traces" => kept.trace(Message::decode(body).unwrap()),
+        "/v1/logs" => kept.logs(Message::decode(body).unwrap()),
+        "/v1/metrics" => kept.metrics(Message::decode(body).unwrap()),
         _ => *response.status_mut() = StatusCode::NOT_FOUND,
     }
     Ok(response)

@@ -5,18 +5,21 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use plugin_fixtures::{Fixture, Form, cases};
 
-use super::collector::{Certificates, Collector, text};
+use super::collector::{Certificates, Collector, sum, text};
 use super::{attribute, children, echo, exporting};
 use crate::samples::echo::CONTROLLER;
+
+/// Returns a plugin for Echo that does this.
+pub fn build(case: &'static str) -> Vec<u8> {
+    let fixture = Fixture::new(case).parent("my-operator.dev/v1", "Echo");
+    fixture.build(Form::Component)
+}
 
 #[tokio::test]
 async fn a_plugin_that_traps_leaves_its_backtrace_in_a_log_record_of_its_span() {
     let scenario = Scenario::new("trace-trap").await;
     let collector = Collector::http().await;
-    let plugin = Fixture::new(cases::TRAP)
-        .parent("my-operator.dev/v1", "Echo")
-        .build(Form::Component);
-    let plugin = scenario.file("trap.wasm", plugin);
+    let plugin = scenario.file("trap.wasm", build(cases::TRAP));
     let controller = CONTROLLER.replace("echo.wasm", plugin.to_str().unwrap());
     let environment = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
@@ -44,26 +47,18 @@ async fn a_plugin_that_traps_leaves_its_backtrace_in_a_log_record_of_its_span() 
     let exception = collector
         .until_record(&call, |record| record.event_name == "exception")
         .await;
-    assert_eq!(
-        text(&exception.attributes, "exception.type").as_deref(),
-        Some("trap")
-    );
-    assert!(text(&exception.attributes, "exception.message").is_some_and(|message| !message.is_empty()));
-    let backtrace = text(&exception.attributes, "exception.stacktrace").unwrap_or_default();
+    let says = |key: &str| text(&exception.attributes, key).unwrap_or_default();
+    assert_eq!(says("exception.type"), "trap");
+    assert!(!says("exception.message").is_empty());
+    let backtrace = says("exception.stacktrace");
     assert!(backtrace.lines().count() >= 2, "{backtrace:?}");
     assert_eq!(root.status.as_ref().unwrap().code(), StatusCode::Error);
     assert_eq!(attribute(&root, "error.type"), "trap");
 
     let labels = [("controller", "echo"), ("kind", "Echo"), ("class", "trap")];
-    collector
-        .until_counted("operator_host.reconcile.errors", &labels, 1.0)
-        .await;
-    assert_eq!(
-        collector
-            .until_counted("operator_host.reconcile.errors", &[("class", "api")], 0.0)
-            .await,
-        0.0
-    );
+    let errors = "operator_host.reconcile.errors";
+    collector.until_counted(errors, &labels, 1.0).await;
+    assert_eq!(sum(&collector.metrics(), errors, &[("class", "api")]), 0.0);
 }
 
 async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Collector, protocol: &str) {
@@ -71,17 +66,13 @@ async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Coll
     let certificates = Certificates::make(scenario.folder.path());
     let collector = collector(&certificates).await;
     let endpoint = collector.endpoint().replace("http:", "https:");
-    let path = |file: &Path| file.to_str().unwrap().to_owned();
-    let (authority, leaf, key) = (
-        path(&certificates.authority),
-        path(&certificates.leaf),
-        path(&certificates.key),
-    );
+    let files = [&certificates.authority, &certificates.leaf, &certificates.key];
+    let [authority, leaf, key] = files.map(|file| file.to_str().unwrap());
     let trusted = [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
-        ("OTEL_EXPORTER_OTLP_CERTIFICATE", &*authority),
-        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &*leaf),
-        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", &*key),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", authority),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", leaf),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", key),
     ];
 
     // Without the CA the collector cannot be verified.
@@ -101,16 +92,16 @@ async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Coll
 
     // Files that are renewed while the host runs are read again.
     let seen = collector.spans().len();
-    let right = [&authority, &leaf, &key].map(|file| (file, std::fs::read(file).unwrap()));
+    let right = files.map(|file| (file, std::fs::read(file).unwrap()));
     Certificates::make(scenario.folder.path());
     // With a log of its own.
     let again = scenario.beside(&scenario.namespace);
     let host = exporting(&again, &endpoint, &trusted);
     host.until_log("the collector does not accept telemetry … traces")
         .await;
-    right
-        .iter()
-        .for_each(|(file, content)| std::fs::write(file, content).unwrap());
+    for (file, content) in right {
+        std::fs::write(file, content).unwrap();
+    }
     host.until_log("the collector accepts telemetry again … metrics")
         .await;
     scenario.apply(&echo(2)).await;
@@ -121,22 +112,14 @@ async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Coll
 
 #[tokio::test]
 async fn traces_go_over_tls_with_a_client_certificate_over_grpc() {
-    over_tls(
-        "trace-tls-grpc",
-        async |it| Collector::grpc_with(Some(it)).await,
-        "grpc",
-    )
-    .await;
+    let collector = async |it: &Certificates| Collector::grpc_with(Some(it)).await;
+    over_tls("trace-tls-grpc", collector, "grpc").await;
 }
 
 #[tokio::test]
 async fn traces_go_over_tls_with_a_client_certificate_over_http() {
-    over_tls(
-        "trace-tls-http",
-        async |it| Collector::http_with(Some(it)).await,
-        "http/protobuf",
-    )
-    .await;
+    let collector = async |it: &Certificates| Collector::http_with(Some(it)).await;
+    over_tls("trace-tls-http", collector, "http/protobuf").await;
 }
 
 #[tokio::test]
@@ -152,11 +135,6 @@ async fn a_certificate_that_is_not_there_is_named_at_the_start() {
 async fn a_reconcile_after_a_reload_links_to_it() {
     let scenario = Scenario::new("trace-reload").await;
     let collector = Collector::http().await;
-    let build = |case| {
-        Fixture::new(case)
-            .parent("my-operator.dev/v1", "Echo")
-            .build(Form::Component)
-    };
     let plugin = scenario.file("plugin.wasm", build(cases::ANSWER));
     let controller = CONTROLLER
         .replace("echo.wasm", plugin.to_str().unwrap())
@@ -178,11 +156,9 @@ async fn a_reconcile_after_a_reload_links_to_it() {
             assert_eq!(attribute(reconcile, "operator.trigger"), "reload");
             assert_eq!(attribute(reload, "operator.controller"), "echo");
             let calls = children(spans, reconcile, "plugin");
-            assert_eq!(
-                attribute(calls.first()?, "plugin.digest"),
-                attribute(reload, "plugin.digest")
-            );
-            Some(attribute(reload, "plugin.digest"))
+            let digest = attribute(reload, "plugin.digest");
+            assert_eq!(attribute(calls.first()?, "plugin.digest"), digest);
+            Some(digest)
         })
         .await;
     assert!(digest.starts_with("sha256:"));
@@ -190,12 +166,11 @@ async fn a_reconcile_after_a_reload_links_to_it() {
     scenario.file("plugin.wasm", "this is no plugin");
     collector
         .until_spans("a refused reload", |spans| {
-            let refused =
-                |span: &&Span| span.name == "reload" && text(&span.attributes, "error.type").is_some();
-            spans
-                .iter()
-                .find(refused)
-                .map(|span| assert_eq!(attribute(span, "error.type"), "refused"))
+            let error = |span: &Span| text(&span.attributes, "error.type");
+            let mut reloads = spans.iter().filter(|span| span.name == "reload");
+            let error = reloads.find_map(error)?;
+            assert_eq!(error, "refused");
+            Some(())
         })
         .await;
 }

@@ -1,14 +1,15 @@
 //! The log of a running host: its level, and the output of plugins.
 
 use crate::support::prelude::*;
-use plugin_fixtures::{Fixture, Form, cases};
+use plugin_fixtures::cases;
 
-use super::{ECHO, echo, get};
+use super::faults::build;
+use super::{ECHO, echo, get, value};
 use crate::samples::echo::CONTROLLER;
 
 fn logged(host: &Host) -> Vec<Value> {
-    let lines = host.log();
-    let lines = lines
+    let log = host.log();
+    let lines = log
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["target"] == "plugin").collect()
@@ -17,22 +18,14 @@ fn logged(host: &Host) -> Vec<Value> {
 #[tokio::test]
 async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bounded() {
     let scenario = Scenario::new("log-level").await;
-    let plugin = Fixture::new(cases::LOG_FLOOD)
-        .parent("my-operator.dev/v1", "Echo")
-        .build(Form::Component);
-    let plugin = scenario.file("flood.wasm", plugin);
+    let plugin = scenario.file("flood.wasm", build(cases::LOG_FLOOD));
     let controller = CONTROLLER
         .replace("echo.wasm", plugin.to_str().unwrap())
         .replace("Pod", "ConfigMap");
     let environment = [
-        ("OPERATOR_HOST_LOG", "warn"),
-        ("OPERATOR_HOST_LOG_FORMAT", "json"),
-    ];
-    // The level of the line that contains the port.
-    let environment = [
-        environment[0],
-        environment[1],
+        // The level of the line that contains the port.
         ("OPERATOR_HOST_LOG", "warn,operator_host_instruments::health=info"),
+        ("OPERATOR_HOST_LOG_FORMAT", "json"),
     ];
     let host = scenario.start_in(&scenario.config(&controller), &[], &environment);
     scenario.apply(&echo(1)).await;
@@ -43,9 +36,9 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     host.until_log("configuration applied").await;
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 2}})).await;
     host.until_log("\"target\":\"plugin\"").await;
-    scenario
-        .until(ECHO, "e", "seen", |e| e.data["status"]["observedGeneration"] == 2)
-        .await;
+    let has_seen =
+        |generation: u64| move |e: &DynamicObject| e.data["status"]["observedGeneration"] == generation;
+    scenario.until(ECHO, "e", "seen", has_seen(2)).await;
     let lines = logged(&host);
     assert!(lines.len() >= 100, "{}", lines.len());
     // The last line: a reconcile that began before the change has no span.
@@ -65,16 +58,12 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     host.until_log(words).await;
     let before = logged(&host).len();
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
-    scenario
-        .until(ECHO, "e", "seen", |e| e.data["status"]["observedGeneration"] == 3)
-        .await;
+    scenario.until(ECHO, "e", "seen", has_seen(3)).await;
     assert_eq!(logged(&host).len(), before);
 
     let (_, metrics) = get(&host, "/metrics").await;
-    let dropped = metrics
-        .lines()
-        .find(|line| line.starts_with("operator_host_plugin_log_lines_dropped_total{"));
-    let dropped: f64 = dropped.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap();
+    let is_it = |line: &&str| line.starts_with("operator_host_plugin_log_lines_dropped_total{");
+    let dropped = value(metrics.lines().find(is_it).unwrap());
     assert!(dropped >= 3.0 * 9900.0, "{dropped}");
 }
 

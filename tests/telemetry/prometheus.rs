@@ -39,14 +39,11 @@ fn queries() -> Vec<(String, String)> {
 /// Returns the names of metrics in a text.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words
-        .filter(|word| {
-            ["operator_", "process_", "http_client_"]
-                .iter()
-                .any(|it| word.starts_with(it))
-        })
-        .map(str::to_owned)
-        .collect()
+    let is_name = |word: &&str| {
+        let mut prefixes = ["operator_", "process_", "http_client_"].iter();
+        prefixes.any(|it| word.starts_with(it))
+    };
+    words.filter(is_name).map(str::to_owned).collect()
 }
 
 #[test]
@@ -63,61 +60,44 @@ fn the_dashboard_and_the_rules_name_only_metrics_that_exist() {
     let queries = queries();
     assert!(queries.len() > 20);
     let mut shown = BTreeSet::new();
-    for (title, query) in &queries {
+    let known = |title: &str, query: &str| {
         let names = names(query);
         let unknown: Vec<_> = names.difference(&exported).collect();
         assert!(
             unknown.is_empty() && !names.is_empty(),
             "{title}: {query}: {unknown:?}"
         );
-        shown.extend(names);
+        names
+    };
+    for (title, query) in &queries {
+        shown.extend(known(title, query));
     }
-    let rules: Value =
-        serde_saphyr::from_str(&std::fs::read_to_string(monitoring().join("alerts.yaml")).unwrap()).unwrap();
+    let rules = std::fs::read_to_string(monitoring().join("alerts.yaml")).unwrap();
+    let rules: Value = serde_saphyr::from_str(&rules).unwrap();
     let runbooks = std::fs::read_to_string(root().join("host/docs/runbooks.md")).unwrap();
-    let mut sections: BTreeMap<&str, &str> = runbooks
-        .split("\n## ")
-        .skip(1)
-        .filter_map(|section| section.split_once('\n'))
-        .collect();
+    let sections = runbooks.split("\n## ").skip(1);
+    let mut sections: BTreeMap<_, _> = sections.filter_map(|section| section.split_once('\n')).collect();
     for rule in rules["groups"][0]["rules"].as_array().unwrap() {
-        let section = sections.remove(rule["alert"].as_str().unwrap());
-        let section = section.unwrap_or_else(|| panic!("{} has no runbook", rule["alert"]));
-        for name in names(rule["expr"].as_str().unwrap()) {
+        let alert = rule["alert"].as_str().unwrap();
+        let section = sections.remove(alert);
+        let section = section.unwrap_or_else(|| panic!("{alert} has no runbook"));
+        for name in known(alert, rule["expr"].as_str().unwrap()) {
             // The parts of a histogram have suffixes and units of their own.
-            let named = names(section)
-                .into_iter()
-                .any(|shorter| name.starts_with(&shorter));
-            assert!(named, "the runbook of {} does not name {name}", rule["alert"]);
+            let mut shorter = names(section).into_iter();
+            let named = shorter.any(|shorter| name.starts_with(&shorter));
+            assert!(named, "the runbook of {alert} does not name {name}");
         }
-        let names = names(rule["expr"].as_str().unwrap());
-        let unknown: Vec<_> = names.difference(&exported).collect();
-        assert!(
-            unknown.is_empty() && !names.is_empty(),
-            "{}: {unknown:?}",
-            rule["alert"]
-        );
-        assert!(
-            rule["annotations"]["runbook"]
-                .as_str()
-                .is_some_and(|text| !text.is_empty()),
-            "{rule}"
-        );
-        let anchor = rule["alert"].as_str().unwrap().to_lowercase();
+        let runbook = rule["annotations"]["runbook"].as_str();
+        assert!(runbook.is_some_and(|text| !text.is_empty()), "{rule}");
+        let anchor = alert.to_lowercase();
         assert_eq!(rule["annotations"]["runbook_url"], format!("{RUNBOOKS}#{anchor}"));
     }
-    assert!(
-        sections.is_empty(),
-        "no alerts for these runbooks: {:?}",
-        sections.keys()
-    );
+    assert!(sections.is_empty(), "no alerts for these runbooks: {sections:?}");
     // Each metric is used.
     for metric in ALL {
         let name = metric.prometheus_name();
-        assert!(
-            shown.iter().any(|shown| shown.starts_with(&name)),
-            "{name} is on no panel"
-        );
+        let is_shown = shown.iter().any(|shown| shown.starts_with(&name));
+        assert!(is_shown, "{name} is on no panel");
     }
 }
 
@@ -127,15 +107,7 @@ fn promtool(arguments: &[&str], input: Option<&Path>) {
     if let Some(input) = input {
         command.stdin(std::fs::File::open(input).unwrap());
     }
-    let output = command
-        .output()
-        .expect("promtool, of Debian's package prometheus: run tests/prerequisites.sh");
-    let printed = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(output.status.success(), "promtool {arguments:?}:\n{printed}");
+    command.ends(0);
 }
 
 #[test]
@@ -164,10 +136,8 @@ fn prometheus(folder: &Path, target: u16) -> (Component, Port) {
     ];
     let output = Output::File(folder.join("prometheus.log"));
     let process = Component::spawn("prometheus", Path::new("prometheus"), &arguments, &[], output);
-    (
-        process.expect("Prometheus, of Debian's package of that name"),
-        port,
-    )
+    let process = process.expect("Prometheus, of Debian's package of that name");
+    (process, port)
 }
 
 async fn query(port: u16, query: &str) -> Value {
@@ -176,8 +146,12 @@ async fn query(port: u16, query: &str) -> Value {
     serde_json::from_str(&body).unwrap_or_else(|error| panic!("{query}: {error}: {body}"))
 }
 
-fn is_ready(echo: &DynamicObject) -> bool {
-    echo.data["status"]["isReady"] == true
+/// Whether an Echo is ready with so many pods.
+fn has(replicas: u64) -> impl Fn(&DynamicObject) -> bool {
+    move |echo: &DynamicObject| {
+        let status = &echo.data["status"];
+        status["isReady"] == true && status["currentReplicas"] == replicas
+    }
 }
 
 #[tokio::test]
@@ -188,10 +162,8 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
     scenario.until_echo("e").await;
     let (status, metrics) = get(&host, "/metrics").await;
     assert_eq!(status, 200);
-    promtool(
-        &["check", "metrics"],
-        Some(&scenario.file("metrics.txt", &metrics)),
-    );
+    let file = scenario.file("metrics.txt", &metrics);
+    promtool(&["check", "metrics"], Some(&file));
 
     let (_prometheus, reserved) = prometheus(scenario.folder.path(), port(&host).await);
     let port = reserved.number;
@@ -202,17 +174,9 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
     .await;
     // Create, change and delete objects while it scrapes.
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
-    scenario
-        .until(ECHO, "e", "three", |e| {
-            is_ready(e) && e.data["status"]["currentReplicas"] == 3
-        })
-        .await;
+    scenario.until(ECHO, "e", "three", has(3)).await;
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 1}})).await;
-    scenario
-        .until(ECHO, "e", "one", |e| {
-            is_ready(e) && e.data["status"]["currentReplicas"] == 1
-        })
-        .await;
+    scenario.until(ECHO, "e", "one", has(1)).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     let (_, metrics) = get(&host, "/metrics").await;
@@ -223,24 +187,23 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
         let answer = query(port, &text).await;
         assert_eq!(answer["status"], "success", "{title}: {text}: {answer}");
         // Metrics of events that did not occur in this host have no series, such as failures and broken watches.
-        let exported = names(&text)
-            .iter()
-            .all(|name| metrics.contains(&format!("\n{name}")));
+        let is_exported = |name: &String| metrics.contains(&format!("\n{name}"));
+        let exported = names(&text).iter().all(is_exported);
         let failures = text.contains("code!~") || text.contains("class!=");
         if exported && !failures {
             assert_ne!(answer["data"]["result"], json!([]), "{title}: {text} is empty");
         }
     }
-    let created = query(port, "sum(operator_host_children_created_total)").await;
-    assert_eq!(created["data"]["result"][0]["value"][1], "3", "{created}");
     // One Echo, which was not Ready at first.
-    for (status, count) in [("True", "1"), ("False", "0")] {
-        let parents = format!(r#"operator_host_parents{{condition="Ready",status="{status}"}}"#);
-        let parents = query(port, &parents).await;
-        assert_eq!(parents["data"]["result"][0]["value"][1], count, "{parents}");
+    for (text, value) in [
+        ("sum(operator_host_children_created_total)", "3"),
+        (r#"operator_host_parents{condition="Ready",status="True"}"#, "1"),
+        (r#"operator_host_parents{condition="Ready",status="False"}"#, "0"),
+        ("operator_host_parents_unready_age_seconds", "0"),
+    ] {
+        let answer = query(port, text).await;
+        assert_eq!(answer["data"]["result"][0]["value"][1], value, "{text}: {answer}");
     }
-    let age = query(port, "operator_host_parents_unready_age_seconds").await;
-    assert_eq!(age["data"]["result"][0]["value"][1], "0", "{age}");
     let firing = query(port, "ALERTS").await;
     assert_eq!(firing["data"]["result"], json!([]));
     let (_, rules) = get_from(port, "/api/v1/rules").await;

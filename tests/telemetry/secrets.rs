@@ -1,6 +1,6 @@
 //! What is exported contains no secret.
 
-use super::collector::{Collector, shown, text};
+use super::collector::{Collector, Span, shown, text};
 use super::exporting_with;
 use crate::children::secrets::decoded;
 use crate::delivery::registry::server::{Access, PASSWORD, Registry};
@@ -21,24 +21,18 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
     let tokens = Tokens::start(folder).await;
     let registry = Registry::start(folder, Access::Token(tokens.port)).await;
     let token_server = format!("127.0.0.1:{}", tokens.port);
-    let (reference, credentials) = (
-        format!("{}/team/puppet:1", registry.name()),
-        registry.credentials(),
-    );
+    let reference = format!("{}/team/puppet:1", registry.name());
+    let credentials = registry.credentials();
     let (file, credentials) = (plugin("puppet"), credentials.to_str().unwrap());
     let push = ["push", file.to_str().unwrap(), &reference, "--plain-http"];
     let access = ["--credentials", credentials];
     program(&[&push[..], &access].concat()).prints();
 
     let collector = Collector::http().await;
-    let top = format!(
-        "registry: {{plainHttp: [\"{}\"], credentials: {credentials}}}",
-        registry.name()
-    );
-    let puppet = controller(
-        &format!("oci://{reference}"),
-        "children: [{apiVersion: v1, kind: Secret}]",
-    );
+    let name = registry.name();
+    let top = format!("registry: {{plainHttp: [\"{name}\"], credentials: {credentials}}}");
+    let children = "children: [{apiVersion: v1, kind: Secret}]";
+    let puppet = controller(&format!("oci://{reference}"), children);
     let config = scenario.config_with(&top, &puppet);
     let more = [super::LOGS, ("OPERATOR_HOST_LOG", "debug")];
     let host = exporting_with(&scenario, &config, &collector.endpoint(), &more);
@@ -55,27 +49,18 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
     });
     scenario.wants("refused", &[refused]).await;
     scenario.until_told("refused", "Ready=False ApplyFailed").await;
-    collector
-        .until_spans("a reconcile that failed", |spans| {
-            spans
-                .iter()
-                .find(|span| text(&span.attributes, "k8s.object.name").as_deref() == Some("refused"))
-                .map(drop)
-        })
-        .await;
+    let is_it = |span: &Span| text(&span.attributes, "k8s.object.name").as_deref() == Some("refused");
+    let has_it = |spans: &[Span]| spans.iter().any(is_it).then_some(());
+    collector.until_spans("a reconcile that failed", has_it).await;
     // It exports what it still has.
     assert_eq!(host.stop().await.code(), Some(0));
 
     let (spans, records, metrics) = (collector.spans(), collector.records(), collector.metrics());
-    let requests: Vec<String> = spans
-        .iter()
-        .filter_map(|span| text(&span.attributes, "url.full"))
-        .collect();
-    for server in [&registry.name(), &token_server, &"/secrets/refused".to_owned()] {
-        assert!(
-            requests.iter().any(|url| url.contains(server)),
-            "no request to {server} in {requests:?}"
-        );
+    let requests = spans.iter().filter_map(|span| text(&span.attributes, "url.full"));
+    let requests: Vec<String> = requests.collect();
+    for server in [&*name, &token_server, "/secrets/refused"] {
+        let is_there = requests.iter().any(|url| url.contains(server));
+        assert!(is_there, "no request to {server} in {requests:?}");
     }
     let kubeconfig = std::fs::read_to_string(scenario.kubeconfig()).unwrap();
     let (_, own) = kubeconfig.split_once("token: ").unwrap();
@@ -84,22 +69,15 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
     assert!(!secrets.is_empty(), "the host needed a token");
     secrets.extend([own, PASSWORD, BASIC.trim_start_matches("Basic "), generated].map(str::to_owned));
     secrets.extend([decoded(generated), REFUSED.to_owned()]);
-    let exported = [
-        format!("{spans:#?}"),
-        format!("{records:#?}"),
-        format!("{metrics:#?}"),
-    ];
+    let exported = format!("{spans:#?}\n{records:#?}\n{metrics:#?}");
     for secret in secrets {
         assert!(secret.len() > 8, "{secret:?} is a secret");
-        let line = exported
-            .iter()
-            .flat_map(|text| text.lines())
-            .find(|line| line.contains(&secret));
+        let line = exported.lines().find(|line| line.contains(&secret));
         assert_eq!(line, None, "{secret:?} is exported");
     }
-    let said: Vec<String> = records
+    let said = records
         .iter()
-        .filter_map(|record| record.body.as_ref().and_then(shown))
-        .collect();
+        .filter_map(|record| record.body.as_ref().and_then(shown));
+    let said: Vec<String> = said.collect();
     assert!(said.iter().any(|line| line.contains(HIDDEN)), "{said:?}");
 }
