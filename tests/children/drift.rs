@@ -2,7 +2,6 @@
 
 use crate::support::prelude::*;
 
-const PUPPET: &str = crate::support::puppet::PUPPET;
 const DEPLOYMENT: &str = "apps/v1/Deployment";
 const SERVICE: &str = "v1/Service";
 
@@ -12,18 +11,6 @@ const KINDS: &str = "children:\n\
      - {apiVersion: v1, kind: Secret}\n\
      - {apiVersion: rbac.authorization.k8s.io/v1, kind: Role}\n\
      - {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding}";
-
-fn deployment(name: &str, pod: &Value) -> Value {
-    let labels = json!({ "app": name });
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
-        "spec": {
-            "replicas": 1,
-            "selector": { "matchLabels": labels },
-            "template": { "metadata": { "labels": labels }, "spec": pod },
-        },
-    })
-}
 
 fn pod() -> Value {
     json!({
@@ -274,26 +261,6 @@ async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
         .await;
     scenario.until_synced("p").await;
     assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[tokio::test]
-async fn what_cannot_be_replaced_is_named_with_its_value_and_its_manager() {
-    let (scenario, _host) = start("drift-immutable", &[deployment("web", &pod()), service()]).await;
-    let mut other = deployment("web", &pod());
-    other["spec"]["selector"] = json!({ "matchLabels": { "app": "other" } });
-    other["spec"]["template"]["metadata"]["labels"] = json!({ "app": "other" });
-    scenario.wants("p", &[other, service()]).await;
-    let puppet = scenario
-        .until(PUPPET, "p", "refused", |puppet| {
-            condition(puppet, "Ready")
-                .is_some_and(|ready| ready["message"].to_string().contains("field is immutable"))
-        })
-        .await;
-    let message = condition(&puppet, "Ready").unwrap()["message"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    assert_contains(&message, "Deployment drift-immutable/web … spec.selector");
 }
 
 #[tokio::test]

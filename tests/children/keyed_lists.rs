@@ -26,15 +26,7 @@ async fn start(name: &str) -> (Scenario, Host) {
     let schema = json!({
         "type": "object", "properties": { "rules": list, "spec": { "type": "object", "properties": { "steps": list } } },
     });
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "gates.lists.operator-host.dev" },
-        "spec": {
-            "group": "lists.operator-host.dev", "scope": "Namespaced",
-            "names": { "kind": "Gate", "listKind": "GateList", "plural": "gates", "singular": "gate" },
-            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
-        },
-    });
+    let definition = definition("Gate", "lists.operator-host.dev", &schema);
     let folder = tempfile::tempdir().unwrap();
     install(&scenario.client, folder.path(), &definition.to_string()).await;
     let host = scenario.start(&controller("puppet.wasm", KINDS));
@@ -104,16 +96,10 @@ async fn reverse(scenario: &Scenario, kind: &str, name: &str, pointers: &[&str])
 #[tokio::test]
 async fn own_elements_are_put_back_into_their_order() {
     let (scenario, host) = start("list-order").await;
-    let labels = json!({ "app": "web" });
     let env = json!([{ "name": "A", "value": "1" }, { "name": "B", "value": "$(A)" }]);
     let init = ["first", "second"].map(|name| json!({ "name": name, "image": "init:1" }));
-    let web = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
-        "spec": { "selector": { "matchLabels": labels }, "template": {
-            "metadata": { "labels": labels },
-            "spec": { "initContainers": init, "containers": [{ "name": "web", "image": "web:1", "env": env }] },
-        } },
-    });
+    let containers = json!([{ "name": "web", "image": "web:1", "env": env }]);
+    let web = deployment("web", &json!({ "initContainers": init, "containers": containers }));
     let steps = json!({ "spec": { "steps": [element("a"), element("b")] } });
     scenario.wants("p", &[web, gate(&steps)]).await;
     scenario.until_synced("p").await;
@@ -212,13 +198,7 @@ async fn what_cannot_be_changed_back_is_said_once_and_the_rest_is_applied() {
         writes_to(&writes, "pods").len()
     };
     let (before, reconciles) = (writes().await, host.reconciles("unchangeable/p"));
-    scenario
-        .patch(
-            POD,
-            "app",
-            json!({ "metadata": { "annotations": { "seen": "yes" } } }),
-        )
-        .await;
+    scenario.annotate(POD, "app", "seen", "yes").await;
     host.until_reconciles("unchangeable/p", reconciles + 1).await;
     assert_eq!(writes().await, before, "it is not sent again and again");
     let label = json!({ "metadata": { "labels": { "tier": "user" } } });

@@ -6,30 +6,14 @@ const DEPLOYMENT: &str = "apps/v1/Deployment";
 
 /// Returns the spec of a puppet with a Deployment. `leaves` lists the fields to leave.
 fn wants(image: &str, replicas: Option<u32>, leaves: Option<&str>) -> Value {
-    let labels = json!({"app": "web"});
-    let mut deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": "web", "annotations": {}},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {"containers": [{"name": "web", "image": image}]},
-            },
-        },
-    });
+    let mut deployment = deployment("web", &json!({"containers": [{"name": "web", "image": image}]}));
     if let Some(replicas) = replicas {
         deployment["spec"]["replicas"] = replicas.into();
     }
     if let Some(leaves) = leaves {
-        deployment["metadata"]["annotations"]["operator-host.dev/leave"] = leaves.into();
+        deployment["metadata"]["annotations"] = json!({"operator-host.dev/leave": leaves});
     }
     json!({"response": {"children": [deployment]}})
-}
-
-fn with_deployments() -> String {
-    let kinds = "children: [{apiVersion: apps/v1, kind: Deployment}]";
-    controller("puppet.wasm", kinds)
 }
 
 /// Waits until the Deployment has this image, and returns its replicas.
@@ -51,8 +35,8 @@ async fn scale(scenario: &Scenario, replicas: u32) {
 /// Regression: the Deployment went from 6 replicas to the default, 1, when the plugin no longer set them.
 #[tokio::test]
 async fn replicas_that_are_left_to_an_autoscaler_are_never_reset() {
-    let scenario = Scenario::new("left-fields").await;
-    let host = scenario.start(&with_deployments());
+    let kinds = "children: [{apiVersion: apps/v1, kind: Deployment}]";
+    let (scenario, host) = puppets("left-fields", kinds).await;
     scenario.puppet("p", wants("web:1", Some(6), None)).await;
     assert_eq!(replicas_with(&scenario, "web:1").await, 6);
 

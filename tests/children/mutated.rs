@@ -70,20 +70,15 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     let rules = json!({ "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] });
     intercept(&scenario, MUTATING, review, rules).await;
     // A new webhook takes effect after a moment.
-    let probe = serde_json::from_value(pod("probe")).unwrap();
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let is_mirrored = async || image(&scenario.api(POD).create(&dry_run, &probe).await.unwrap()) != "web:1";
+    let probe = pod("probe");
+    let is_mirrored = async || image(&scenario.try_create(POD, &probe).await.unwrap()) != "web:1";
     until_true("the webhook takes effect", is_mirrored).await;
 
     let config = controller("puppet.wasm", "children: [{apiVersion: v1, kind: Pod}]");
     let host = scenario.start(&config);
     scenario.ready_wants("p", &[pod("web")]).await;
     let reconciles = host.reconciles("mutated/p");
-    let annotation = json!({ "metadata": { "annotations": { "example.com/seen": "yes" } } });
-    scenario.patch(POD, "web", annotation).await;
+    scenario.annotate(POD, "web", "example.com/seen", "yes").await;
     host.until_reconciles("mutated/p", reconciles + 1).await;
     let before = host.reconciles("mutated/p");
     assert_eq!(host.stop().await.code(), Some(0));
@@ -91,8 +86,7 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     let host = scenario.start(&config);
     host.until_reconciles("mutated/p", before + 1).await;
     // A reconcile with another reason than the start.
-    let annotation = json!({ "metadata": { "annotations": { "example.com/seen": "again" } } });
-    scenario.patch(POD, "web", annotation).await;
+    scenario.annotate(POD, "web", "example.com/seen", "again").await;
     host.until_reconciles("mutated/p", before + 2).await;
 
     let web = scenario.get(POD, "web").await.unwrap();
@@ -122,13 +116,9 @@ async fn what_a_policy_removes_at_admission_is_named_once_and_its_children_are_k
         map["data"]["dropped"] = "x".into();
         map
     };
-    let probe = serde_json::from_value(map("probe", "")).unwrap();
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
+    let probe = map("probe", "");
     let is_dropped = async || {
-        let probe = scenario.api(CONFIG_MAP).create(&dry_run, &probe).await.unwrap();
+        let probe = scenario.try_create(CONFIG_MAP, &probe).await.unwrap();
         probe.data["data"]["dropped"].is_null()
     };
     until_true("the webhook takes effect", is_dropped).await;
@@ -164,8 +154,7 @@ async fn what_a_policy_removes_at_admission_is_named_once_and_its_children_are_k
     };
     let before = writes().await;
     let reconciles = host.reconciles("mutated-marks/p");
-    let note = json!({ "metadata": { "annotations": { "example.com/seen": "yes" } } });
-    scenario.patch(CONFIG_MAP, "b", note).await;
+    scenario.annotate(CONFIG_MAP, "b", "example.com/seen", "yes").await;
     host.until_reconciles("mutated-marks/p", reconciles + 1).await;
     assert_eq!(writes().await, before);
 

@@ -26,21 +26,10 @@ async fn set_load_balancer(scenario: &Scenario, ingress: Value) {
         .unwrap();
 }
 
-/// Keeps an object from being deleted, or lets it go.
-async fn hold(scenario: &Scenario, kind: &str, name: &str, finalizers: Value) {
-    scenario
-        .patch(kind, name, json!({ "metadata": { "finalizers": finalizers } }))
-        .await;
-}
-
 async fn until_waiting(scenario: &Scenario, name: &str) -> String {
     scenario
         .until_told(name, "Reconciling=True WaitingForChild")
         .await
-}
-
-fn is_going(object: &DynamicObject) -> bool {
-    object.metadata.deletion_timestamp.is_some()
 }
 
 #[tokio::test]
@@ -97,7 +86,7 @@ async fn children_are_deleted_in_the_reverse_of_their_order() {
         let mut spec = json!({ "response": { "children": children } });
         spec["cleanup"] = farewell.clone();
         scenario.ready_with("p", spec.clone()).await;
-        hold(&scenario, CONFIG_MAP, "web", json!(["test/hold"])).await;
+        scenario.set_finalizers(CONFIG_MAP, "web", &["test/hold"]).await;
         if name == "pruned" {
             spec["response"]["children"] = json!([]);
             scenario.puppet("p", spec).await;
@@ -113,22 +102,17 @@ async fn children_are_deleted_in_the_reverse_of_their_order() {
                  operator-host.dev/puppet";
             scenario.until_told("p", says).await;
             scenario.until_gone(CONFIG_MAP, "farewell").await;
-            hold(&scenario, CONFIG_MAP, "db", json!(["test/hold"])).await;
+            scenario.set_finalizers(CONFIG_MAP, "db", &["test/hold"]).await;
         }
-        hold(&scenario, CONFIG_MAP, "web", Value::Null).await;
+        scenario.set_finalizers(CONFIG_MAP, "web", &[]).await;
         if name == "deleted" {
             // Regression: the finalizer went when the last child was about to go, and the status told what was over.
             scenario.until(CONFIG_MAP, "db", "going", is_going).await;
             let says = "Reconciling=True DeletingChildren: 1 of them are left … ConfigMap order-deletion/db … test/hold";
             scenario.until_told("p", says).await;
-            let finalizers = scenario
-                .get(PUPPET, "p")
-                .await
-                .expect("the parent")
-                .metadata
-                .finalizers;
-            assert_eq!(finalizers, Some(vec!["operator-host.dev/puppet".to_owned()]));
-            hold(&scenario, CONFIG_MAP, "db", Value::Null).await;
+            let parent = scenario.get(PUPPET, "p").await.expect("the parent");
+            assert_eq!(parent.finalizers(), ["operator-host.dev/puppet"]);
+            scenario.set_finalizers(CONFIG_MAP, "db", &[]).await;
         }
         scenario.until_gone(CONFIG_MAP, "db").await;
     }

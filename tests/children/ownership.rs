@@ -1,4 +1,4 @@
-//! Ownership of objects: which are pruned, kept, retained or adopted, and what a user may add to a child.
+//! Ownership of objects: which are pruned, kept, retained or adopted.
 
 use crate::support::prelude::*;
 
@@ -76,19 +76,16 @@ async fn a_child_that_is_kept_is_neither_applied_nor_deleted() {
 
 #[tokio::test]
 async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
-    let scenario = Scenario::new("retain").await;
-    let kinds =
-        "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim}]";
-    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let kinds = format!("children: [{{apiVersion: v1, kind: ConfigMap}}, {CLAIMS}]");
+    let (scenario, _host) = puppets("retain", &kinds).await;
     scenario
         .ready_with("p", children(&[claim("c-0"), claim("c-1"), config_map("a", "")]))
         .await;
-    let uid = |claim: DynamicObject| claim.metadata.uid.unwrap();
-    let first = uid(scenario.get(CLAIM, "c-1").await.unwrap());
+    let first = scenario.uid(CLAIM, "c-1").await;
     scenario.puppet("p", children(&[claim("c-0")])).await;
     scenario.until_gone(CONFIG_MAP, "a").await;
     scenario.until_ready("p").await;
-    assert_eq!(uid(scenario.get(CLAIM, "c-1").await.unwrap()), first);
+    assert_eq!(scenario.uid(CLAIM, "c-1").await, first);
 
     // The garbage collector deletes the parent's other children, but not these.
     scenario
@@ -110,21 +107,7 @@ async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
     scenario
         .until(PUPPET, "p", "both claims seen", sees(&["c-0", "c-1"]))
         .await;
-    assert_eq!(uid(scenario.get(CLAIM, "c-1").await.unwrap()), first);
-}
-
-#[tokio::test]
-async fn claims_are_deleted_where_the_configuration_requires_it() {
-    let scenario = Scenario::new("claims-deleted").await;
-    let kinds = "children: [{apiVersion: v1, kind: PersistentVolumeClaim, onRemoval: delete}]";
-    let _host = scenario.start(&controller("puppet.wasm", kinds));
-    scenario
-        .ready_with("p", children(&[claim("c-0"), claim("c-1")]))
-        .await;
-    scenario.puppet("p", children(&[claim("c-0")])).await;
-    scenario.until_gone(CLAIM, "c-1").await;
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(CLAIM, "c-0").await;
+    assert_eq!(scenario.uid(CLAIM, "c-1").await, first);
 }
 
 fn on_removal(word: &str, mut child: Value) -> Value {
@@ -143,11 +126,8 @@ async fn a_child_stays_or_goes_as_it_says_itself() {
     ];
     scenario.ready_wants("p", &maps).await;
     let uids = async || {
-        let (retained, orphan) = (
-            scenario.get(CONFIG_MAP, "retained").await,
-            scenario.get(CONFIG_MAP, "orphan").await,
-        );
-        [retained, orphan].map(|map| map.expect("it stays").uid())
+        let retained = scenario.uid(CONFIG_MAP, "retained").await;
+        [retained, scenario.uid(CONFIG_MAP, "orphan").await]
     };
     let before = uids().await;
     // It is no longer wanted, and wanted again: by the same parent, both are taken up.
@@ -186,8 +166,7 @@ async fn a_child_stays_or_goes_as_it_says_itself() {
 
 #[tokio::test]
 async fn a_single_claim_is_retained_and_used_again_and_none_is_deleted_that_the_configuration_retains() {
-    let scenario = Scenario::new("on-removal-claims").await;
-    let host = scenario.start(&controller("puppet.wasm", &format!("children: [{CLAIMS}]")));
+    let (scenario, host) = puppets("on-removal-claims", &format!("children: [{CLAIMS}]")).await;
     scenario.ready_with("p", children(&[claim("a")])).await;
     scenario.wants("p", &[on_removal("delete", claim("a"))]).await;
     scenario
@@ -202,22 +181,23 @@ async fn a_single_claim_is_retained_and_used_again_and_none_is_deleted_that_the_
     let _host = scenario.start(&controller("puppet.wasm", &kinds));
     let claims = [on_removal("retain", claim("a")), claim("b")];
     scenario.ready_wants("p", &claims).await;
-    let uid = scenario.get(CLAIM, "a").await.unwrap().uid();
+    let uid = scenario.uid(CLAIM, "a").await;
     scenario.remove(PUPPET, "p").await;
     scenario.until_gone(CLAIM, "b").await;
     scenario.ready_wants("p", &claims).await;
-    assert_eq!(scenario.get(CLAIM, "a").await.unwrap().uid(), uid);
+    assert_eq!(scenario.uid(CLAIM, "a").await, uid);
     scenario.wants("p", &[]).await;
     scenario.until_gone(CLAIM, "b").await;
     scenario.until_ready("p").await;
-    assert_eq!(scenario.get(CLAIM, "a").await.unwrap().uid(), uid);
+    assert_eq!(scenario.uid(CLAIM, "a").await, uid);
 }
 
 #[tokio::test]
 async fn an_object_without_an_owner_is_adopted_only_where_that_is_switched_on() {
     let scenario = Scenario::new("adopt").await;
+    let metadata = json!({"name": "a", "labels": {"team": "blue"}});
     let users =
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"more": "x"}});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"more": "x"}});
     scenario.apply(&users.to_string()).await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
@@ -226,7 +206,8 @@ async fn an_object_without_an_owner_is_adopted_only_where_that_is_switched_on() 
     let _host = scenario.start(&controller("puppet.wasm", "adopt: true"));
     let puppet = scenario.until_ready("p").await;
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
-    // Fields that the plugin does not set stay; a field that both set would be a conflict (see `refused`).
+    // Labels and fields that the plugin does not set stay; a field that both set would be a conflict (see `refused`).
+    assert_eq!(child.labels()["team"], "blue");
     assert_eq!(child.data["data"], json!({"text": "plugin", "more": "x"}));
     assert_eq!(
         Some(&child.metadata.owner_references.unwrap()[0].uid),
@@ -247,19 +228,6 @@ async fn a_child_is_made_as_soon_as_the_object_that_could_not_be_adopted_is_dele
     scenario.until_ready("p").await;
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
     assert_eq!(child.data["data"], json!({"text": "plugin"}));
-}
-
-#[tokio::test]
-async fn a_users_own_labels_and_fields_on_a_child_stay_and_are_no_drift() {
-    let (scenario, _host) = puppets("own-labels", "").await;
-    scenario.ready_with("p", children(&[config_map("a", "1")])).await;
-    let mine = json!({"metadata": {"labels": {"team": "blue"}, "annotations": {"note": "mine"}}, "data": {"more": "x"}});
-    scenario.patch(CONFIG_MAP, "a", mine).await;
-    scenario.ready_with("p", children(&[config_map("a", "2")])).await;
-    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
-    assert_eq!(child.data["data"], json!({"text": "2", "more": "x"}));
-    assert_eq!(child.metadata.labels.unwrap()["team"], "blue");
-    assert_eq!(child.metadata.annotations.unwrap()["note"], "mine");
 }
 
 #[tokio::test]
@@ -298,32 +266,24 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
 /// Regression: the API server omits zero values, and each child was written again after every start.
 #[tokio::test]
 async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
-    let scenario = Scenario::new("zeros").await;
     let kinds = "children: [{apiVersion: apps/v1, kind: Deployment}]";
-    let children_config = controller("puppet.wasm", kinds);
-    let deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
-        "spec": {
-            "replicas": 0, "minReadySeconds": 0, "paused": false, "selector": {"matchLabels": {"a": "b"}},
-            "template": {
-                "metadata": {"labels": {"a": "b"}},
-                "spec": {
-                    "hostNetwork": false, "hostPID": false, "schedulerName": "",
-                    "containers": [{
-                        "name": "c", "image": "i", "stdin": false, "workingDir": "",
-                        "securityContext": {"allowPrivilegeEscalation": false},
-                        "resources": {"requests": {"cpu": "1000m"}},
-                    }],
-                },
-            },
-        },
+    let (scenario, host) = puppets("zeros", kinds).await;
+    let pod = json!({
+        "hostNetwork": false, "hostPID": false, "schedulerName": "",
+        "containers": [{
+            "name": "c", "image": "i", "stdin": false, "workingDir": "",
+            "securityContext": {"allowPrivilegeEscalation": false}, "resources": {"requests": {"cpu": "1000m"}},
+        }],
     });
-    let host = scenario.start(&children_config);
-    scenario.ready_with("p", children(&[deployment])).await;
+    let mut zeros = deployment("d", &pod);
+    for (field, zero) in [("replicas", json!(0)), ("minReadySeconds", json!(0)), ("paused", json!(false))] {
+        zeros["spec"][field] = zero;
+    }
+    scenario.ready_with("p", children(&[zeros])).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let before = scenario.all_writes(cluster().await).await.len();
     // With a log of its own: the first host may have reconciled once more before it stopped.
-    let host = scenario.start_named("again", &scenario.config(&children_config));
+    let host = scenario.start_named("again", &scenario.config(&controller("puppet.wasm", kinds)));
     host.until_reconciles("zeros/p", 1).await;
     let writes = scenario.all_writes(cluster().await).await;
     assert_eq!(writes.len(), before, "{:?}", &writes[before..]);

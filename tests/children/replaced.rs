@@ -24,10 +24,6 @@ fn fixed(name: &str, text: &str) -> Value {
     child
 }
 
-fn is_going(object: &DynamicObject) -> bool {
-    object.metadata.deletion_timestamp.is_some()
-}
-
 fn job(image: &str, restart: &str) -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "job" },
@@ -35,11 +31,6 @@ fn job(image: &str, restart: &str) -> Value {
             "restartPolicy": restart, "containers": [{ "name": "job", "image": image }],
         } } },
     })
-}
-
-async fn uid(scenario: &Scenario, kind: &str, name: &str) -> String {
-    let object = scenario.get(kind, name).await.expect("the child");
-    object.metadata.uid.unwrap()
 }
 
 /// Returns how often an object was created.
@@ -60,7 +51,7 @@ async fn creations(scenario: &Scenario, name: &str) -> usize {
 
 #[tokio::test]
 async fn a_child_with_an_immutable_field_is_deleted_and_created_again_in_its_order() {
-    let (scenario, _host) = puppets("replaced", CHILDREN).await;
+    let (scenario, host) = puppets("replaced", CHILDREN).await;
     let last = |text: &str| {
         says(
             config_map("last", text),
@@ -68,69 +59,39 @@ async fn a_child_with_an_immutable_field_is_deleted_and_created_again_in_its_ord
         )
     };
     scenario.ready_wants("p", &[fixed("fixed", "1"), last("1")]).await;
-    let before = uid(&scenario, CONFIG_MAP, "fixed").await;
+    let before = scenario.uid(CONFIG_MAP, "fixed").await;
 
     // Without the annotation nothing is deleted, and the words say what the author can do.
     scenario.wants("p", &[fixed("fixed", "2"), last("2")]).await;
     let advice = "Reconciling=True ApplyFailed: ConfigMap replaced/fixed … immutable … operator-host.dev/update to `replace`";
     scenario.until_told("p", advice).await;
-    assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, before);
+    assert_eq!(scenario.uid(CONFIG_MAP, "fixed").await, before);
 
     // What comes after it waits until it is there again.
-    scenario
-        .patch(
-            CONFIG_MAP,
-            "fixed",
-            json!({ "metadata": { "finalizers": ["test/hold"] } }),
-        )
-        .await;
+    scenario.set_finalizers(CONFIG_MAP, "fixed", &["test/hold"]).await;
     scenario
         .wants("p", &[replaceable(fixed("fixed", "2")), last("2")])
         .await;
     scenario.until(CONFIG_MAP, "fixed", "going", is_going).await;
     scenario.until_told("p", "Reconciling=True WaitingForChild").await;
     assert_eq!(scenario.text_of("last").await, "1");
-    scenario
-        .patch(CONFIG_MAP, "fixed", json!({ "metadata": { "finalizers": null } }))
-        .await;
-    scenario.until_ready("p").await;
-    assert_eq!(scenario.text_of("fixed").await, "2");
-    assert_eq!(scenario.text_of("last").await, "2");
-    assert_ne!(uid(&scenario, CONFIG_MAP, "fixed").await, before);
-    assert_eq!(creations(&scenario, "fixed").await, 2);
-
-    // A change that the API server takes replaces nothing.
-    let now = uid(&scenario, CONFIG_MAP, "fixed").await;
-    let mut labelled = replaceable(fixed("fixed", "2"));
-    labelled["metadata"]["labels"] = json!({ "tier": "web" });
-    scenario.ready_wants("p", &[labelled, last("2")]).await;
-    assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, now);
-}
-
-#[tokio::test]
-async fn a_host_that_is_killed_after_the_deletion_creates_the_child_once() {
-    let (scenario, host) = puppets("replaced-killed", CHILDREN).await;
-    scenario
-        .ready_wants("p", &[replaceable(fixed("fixed", "1"))])
-        .await;
-    scenario
-        .patch(
-            CONFIG_MAP,
-            "fixed",
-            json!({ "metadata": { "finalizers": ["test/hold"] } }),
-        )
-        .await;
-    scenario.wants("p", &[replaceable(fixed("fixed", "2"))]).await;
-    scenario.until(CONFIG_MAP, "fixed", "going", is_going).await;
+    // Also by another host than the one that has deleted it.
     host.kill();
-    scenario
-        .patch(CONFIG_MAP, "fixed", json!({ "metadata": { "finalizers": null } }))
-        .await;
+    scenario.set_finalizers(CONFIG_MAP, "fixed", &[]).await;
     scenario.until_gone(CONFIG_MAP, "fixed").await;
     let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
     scenario.until_text("fixed", "2").await;
     scenario.until_ready("p").await;
+    assert_eq!(scenario.text_of("last").await, "2");
+    assert_ne!(scenario.uid(CONFIG_MAP, "fixed").await, before);
     assert_eq!(creations(&scenario, "fixed").await, 2);
+
+    // A change that the API server takes replaces nothing.
+    let now = scenario.uid(CONFIG_MAP, "fixed").await;
+    let mut labelled = replaceable(fixed("fixed", "2"));
+    labelled["metadata"]["labels"] = json!({ "tier": "web" });
+    scenario.ready_wants("p", &[labelled, last("2")]).await;
+    assert_eq!(scenario.uid(CONFIG_MAP, "fixed").await, now);
 }
 
 #[tokio::test]
@@ -147,8 +108,8 @@ async fn a_refusal_of_another_kind_deletes_nothing() {
         .await;
     scenario.until_synced("p").await;
     let (job_before, fixed_before) = (
-        uid(&scenario, JOB, "job").await,
-        uid(&scenario, CONFIG_MAP, "fixed").await,
+        scenario.uid(JOB, "job").await,
+        scenario.uid(CONFIG_MAP, "fixed").await,
     );
     // An invalid value beside the immutable field: the Job could not be created again.
     let invalid = [
@@ -159,7 +120,7 @@ async fn a_refusal_of_another_kind_deletes_nothing() {
     scenario
         .until_told("p", "Reconciling=True ApplyFailed: Job")
         .await;
-    assert_eq!(uid(&scenario, JOB, "job").await, job_before);
+    assert_eq!(scenario.uid(JOB, "job").await, job_before);
 
     // A quota that is full: the ConfigMap could not be created again.
     let used = scenario.names(CONFIG_MAP).await.len().to_string();
@@ -181,7 +142,7 @@ async fn a_refusal_of_another_kind_deletes_nothing() {
             "Reconciling=True ApplyFailed: ConfigMap … it is not replaced, because … exceeded quota",
         )
         .await;
-    assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, fixed_before);
+    assert_eq!(scenario.uid(CONFIG_MAP, "fixed").await, fixed_before);
     scenario.delete(QUOTA, "full").await;
     scenario.until_text("fixed", "2").await;
 
@@ -190,7 +151,7 @@ async fn a_refusal_of_another_kind_deletes_nothing() {
     let is_new =
         |job: &DynamicObject| job.data["spec"]["template"]["spec"]["containers"][0]["image"] == "job:2";
     scenario.until(JOB, "job", "the new one", is_new).await;
-    assert_ne!(uid(&scenario, JOB, "job").await, job_before);
+    assert_ne!(scenario.uid(JOB, "job").await, job_before);
 }
 
 /// Denies with the words of the API server about an immutable field.
@@ -206,12 +167,8 @@ async fn what_a_webhook_denies_is_not_deleted() {
     let rules =
         json!({ "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"] });
     intercept(&scenario, kind, deny, rules).await;
-    let probe = serde_json::from_value(config_map("probe", "denied")).unwrap();
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let is_denied = async || scenario.api(CONFIG_MAP).create(&dry_run, &probe).await.is_err();
+    let probe = config_map("probe", "denied");
+    let is_denied = async || scenario.try_create(CONFIG_MAP, &probe).await.is_err();
     until_true("the webhook takes effect", is_denied).await;
 
     let both = |text: &str| {
@@ -222,16 +179,16 @@ async fn what_a_webhook_denies_is_not_deleted() {
     };
     scenario.ready_wants("p", &both("1")).await;
     let (open, fixed) = (
-        uid(&scenario, CONFIG_MAP, "open").await,
-        uid(&scenario, CONFIG_MAP, "fixed").await,
+        scenario.uid(CONFIG_MAP, "open").await,
+        scenario.uid(CONFIG_MAP, "fixed").await,
     );
     // The change of one is denied, and so is the creation of the other in place of the one that cannot change.
     scenario.wants("p", &both("denied")).await;
     let says = "Reconciling=True ApplyFailed: ConfigMap replaced-denied/open … denied the request … \
          ConfigMap replaced-denied/fixed … it is not replaced, because … denied the request";
     scenario.until_told("p", says).await;
-    assert_eq!(uid(&scenario, CONFIG_MAP, "open").await, open);
-    assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, fixed);
+    assert_eq!(scenario.uid(CONFIG_MAP, "open").await, open);
+    assert_eq!(scenario.uid(CONFIG_MAP, "fixed").await, fixed);
     let writes = scenario.all_writes(cluster().await).await;
     let of_maps = writes_to(&writes, "configmaps");
     assert!(
@@ -252,7 +209,7 @@ async fn a_child_is_created_again_when_what_it_owns_is_gone_if_the_plugin_says_s
     for (words, waits) in [("replace", false), ("replace,foreground", true)] {
         let child = |text: &str| says(fixed("fixed", text), json!({ "operator-host.dev/update": words }));
         scenario.ready_wants("p", &[child("1")]).await;
-        let before = uid(&scenario, CONFIG_MAP, "fixed").await;
+        let before = scenario.uid(CONFIG_MAP, "fixed").await;
         let owner = json!([{
             "apiVersion": "v1", "kind": "ConfigMap", "name": "fixed", "uid": before, "blockOwnerDeletion": true,
         }]);
@@ -263,9 +220,7 @@ async fn a_child_is_created_again_when_what_it_owns_is_gone_if_the_plugin_says_s
         scenario.wants("p", &[child("2")]).await;
         scenario.until(CONFIG_MAP, "owned", "going", is_going).await;
         let release = async || {
-            scenario
-                .patch(CONFIG_MAP, "owned", json!({ "metadata": { "finalizers": null } }))
-                .await;
+            scenario.set_finalizers(CONFIG_MAP, "owned", &[]).await;
             scenario.until_gone(CONFIG_MAP, "owned").await;
         };
         if waits {
@@ -275,7 +230,7 @@ async fn a_child_is_created_again_when_what_it_owns_is_gone_if_the_plugin_says_s
                     "Reconciling=True WaitingForChild: ConfigMap replaced-foreground/fixed",
                 )
                 .await;
-            assert_eq!(uid(&scenario, CONFIG_MAP, "fixed").await, before);
+            assert_eq!(scenario.uid(CONFIG_MAP, "fixed").await, before);
             release().await;
         }
         scenario.until_text("fixed", "2").await;

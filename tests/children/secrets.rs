@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use crate::faults::transient_errors::behind_a_proxy;
 
 const SECRET: &str = "v1/Secret";
+const SECRETS: &str = "children: [{apiVersion: v1, kind: Secret}]";
+const BOTH: &str = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
 
 fn spec(entries: &[Value]) -> Value {
     json!({"response": {
@@ -28,6 +30,18 @@ fn pin() -> Value {
     json!({"key": "pin", "length": 9, "alphabet": "01"})
 }
 
+/// The annotation with which a user orders new values.
+const AGAIN: &str = "operator-host.dev/generate-again";
+
+/// Waits until the loss of a Secret is told with these words, and returns the order that would make another one.
+async fn order_in(scenario: &Scenario, words: &str) -> String {
+    let says = format!("GeneratedSecretLost: {words}");
+    let message = scenario.until_stalled("p", &says).await;
+    let (_, order) = message.split_once(&format!("{AGAIN}=")).unwrap();
+    let order = order.split_whitespace().next().unwrap();
+    order.trim_end_matches([';', '.']).to_owned()
+}
+
 fn values(secret: &DynamicObject) -> BTreeMap<String, String> {
     let data = secret.data["data"].as_object().cloned().unwrap_or_default();
     data.into_iter()
@@ -43,9 +57,7 @@ pub fn decoded(text: &str) -> String {
 
 #[tokio::test]
 async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to() {
-    let scenario = Scenario::new("generated").await;
-    let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
-    let host = scenario.start(&controller("puppet.wasm", kinds));
+    let (scenario, host) = puppets("generated", BOTH).await;
     scenario.puppet("p", spec(&[password()])).await;
     let puppet = scenario
         .until(PUPPET, "p", "the Secret seen", |p| {
@@ -59,7 +71,7 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
     let log = host.log();
     assert_eq!(host.stop().await.code(), Some(0));
 
-    let host = scenario.start(&controller("puppet.wasm", kinds));
+    let host = scenario.start(&controller("puppet.wasm", BOTH));
     scenario.puppet("p", spec(&[password(), pin()])).await;
     let secret = scenario
         .until(SECRET, "s", "both keys", |s| s.data["data"]["pin"].is_string())
@@ -107,8 +119,7 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
 /// A child of the same name is the rest of a generated Secret. Without a change of either, nothing is written.
 #[tokio::test]
 async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name() {
-    let kinds = "children: [{apiVersion: v1, kind: Secret}]";
-    let (scenario, host) = puppets("generated-rest", kinds).await;
+    let (scenario, host) = puppets("generated-rest", SECRETS).await;
     let spec = |team: &str, data: Value| {
         let rest = json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": team}},
@@ -162,7 +173,7 @@ async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name(
         })
         .await;
     assert_eq!(host.stop().await.code(), Some(0));
-    let host = scenario.start(&controller("puppet.wasm", kinds));
+    let host = scenario.start(&controller("puppet.wasm", SECRETS));
     host.until_reconciles("generated-rest/p", 1).await;
     scenario.until_ready("p").await;
     assert_eq!(
@@ -179,9 +190,7 @@ async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name(
 
 #[tokio::test]
 async fn values_that_somebody_else_chose_are_not_drawn_over_even_when_children_are_adopted() {
-    let scenario = Scenario::new("generated-not-ours").await;
-    let more = "children: [{apiVersion: v1, kind: Secret}]\nadopt: true";
-    let _host = scenario.start(&controller("puppet.wasm", more));
+    let (scenario, _host) = puppets("generated-not-ours", &format!("{SECRETS}\nadopt: true")).await;
     let theirs = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"other": "value"},
     });
@@ -257,33 +266,17 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
 /// Regression: another password was drawn within a second, which the database did not know, and the parent was ready.
 #[tokio::test]
 async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_it() {
-    let scenario = Scenario::new("lost").await;
-    let config = controller(
-        "puppet.wasm",
-        "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap, onRemoval: retain}]",
-    );
-    let host = scenario.start(&config);
+    let kinds = BOTH.replace("ConfigMap", "ConfigMap, onRemoval: retain");
+    let (scenario, host) = puppets("lost", &kinds).await;
     let mut with_data = spec(&[password()]);
     with_data["response"]["children"] = json!([config_map("data", "")]);
     scenario.ready_with("p", with_data.clone()).await;
     let first = scenario.get(SECRET, "s").await.unwrap();
     let lost = async |what: &str| {
-        let says = format!("GeneratedSecretLost: lost/s … {what} … restore it from a backup");
-        let message = scenario.until_stalled("p", &says).await;
-        let (_, order) = message.split_once("operator-host.dev/generate-again=").unwrap();
-        order
-            .split_whitespace()
-            .next()
-            .unwrap()
-            .trim_end_matches([';', '.'])
-            .to_owned()
+        let says = format!("lost/s … {what} … restore it from a backup");
+        order_in(&scenario, &says).await
     };
-    let order = async |order: &str| {
-        let annotations = json!({ "operator-host.dev/generate-again": order });
-        scenario
-            .patch(PUPPET, "p", json!({ "metadata": { "annotations": annotations } }))
-            .await;
-    };
+    let order = async |order: &str| scenario.annotate(PUPPET, "p", AGAIN, order).await;
     let gone = async || {
         scenario.delete(SECRET, "s").await;
         lost("it is gone").await
@@ -292,7 +285,7 @@ async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_
     assert_eq!(gone().await, first.metadata.uid.clone().unwrap());
     assert_eq!(host.stop().await.code(), Some(0));
     // The record is in the cluster.
-    let host = scenario.start(&config);
+    let host = scenario.start(&controller("puppet.wasm", &kinds));
     host.until_reconciles("lost/p", 1).await;
     gone_still(&scenario).await;
 
@@ -333,9 +326,7 @@ async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_
 /// Regression: one Secret that must not be drawn again stopped every other child of its parent.
 #[tokio::test]
 async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothing_else() {
-    let scenario = Scenario::new("secret-refused").await;
-    let more = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
-    let _host = scenario.start(&controller("puppet.wasm", more));
+    let (scenario, _host) = puppets("secret-refused", BOTH).await;
     let puppet = async |text: &str, names: &[&str]| {
         let mut spec = spec(&[password()]);
         let mut after = config_map("after", text);
@@ -357,11 +348,7 @@ async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothin
     puppet("2", &["beside", "new"]).await;
     scenario.until(CONFIG_MAP, "beside", "changed", text("2")).await;
     scenario.until(CONFIG_MAP, "new", "made", text("2")).await;
-    let puppet_now = scenario
-        .until(PUPPET, "p", "judged again", |p| {
-            p.data["status"]["observedGeneration"] == p.metadata.generation.unwrap_or_default()
-        })
-        .await;
+    let puppet_now = scenario.until(PUPPET, "p", "judged again", is_judged).await;
     let stalled = condition(&puppet_now, "Stalled").unwrap();
     assert_eq!(stalled["reason"], "GeneratedSecretLost");
     assert_contains(stalled["message"].as_str().unwrap(), "secret-refused/s");
@@ -386,11 +373,8 @@ async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothin
     scenario.until_stalled("p", says).await;
     scenario.delete(SECRET, "s").await;
 
-    let message = scenario.until_stalled("p", "GeneratedSecretLost").await;
-    let (_, order) = message.split_once("operator-host.dev/generate-again=").unwrap();
-    let annotations = json!({ "operator-host.dev/generate-again": order.split_whitespace().next().unwrap() });
-    let patch = json!({ "metadata": { "annotations": annotations } });
-    scenario.patch(PUPPET, "p", patch).await;
+    let order = order_in(&scenario, "").await;
+    scenario.annotate(PUPPET, "p", AGAIN, order).await;
     scenario.until_ready("p").await;
     assert!(scenario.get(SECRET, "s").await.is_some(), "it is drawn");
     scenario.until(CONFIG_MAP, "last", "changed", text("3")).await;
@@ -401,8 +385,7 @@ async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothin
 #[tokio::test]
 async fn a_generated_secret_that_is_lost_while_another_is_created_is_not_drawn_again() {
     let (scenario, proxy) = behind_a_proxy("secret-lost-meanwhile").await;
-    let kinds = "children: [{apiVersion: v1, kind: Secret}]";
-    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let _host = scenario.start(&controller("puppet.wasm", SECRETS));
     for (puppet, secret) in [("p", "lost"), ("q", "other")] {
         scenario.ready_with(puppet, generating(&[secret])).await;
     }
@@ -428,28 +411,23 @@ async fn a_generated_secret_that_goes_with_its_namespace_is_not_called_lost() {
     // Nobody else deletes anything, and the host does not watch namespaces.
     let cluster = own_cluster(Options::bare()).await;
     let scenario = Scenario::within(&cluster, "lost-and-going").await;
-    let host = scenario.start(&controller(
-        "puppet.wasm",
-        "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]",
-    ));
+    let host = scenario.start(&controller("puppet.wasm", BOTH));
     scenario.ready_with("p", generating(&["s"])).await;
     scenario.delete("v1/Namespace", "lost-and-going").await;
-    let maps = scenario.api(CONFIG_MAP);
-    until_true("nothing can be created", async || {
-        let map = serde_json::from_value(config_map("probe", "")).unwrap();
-        let dry = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        maps.create(&dry, &map).await.is_err()
-    })
-    .await;
+    let probe = config_map("probe", "");
+    let is_refused = async || scenario.try_create(CONFIG_MAP, &probe).await.is_err();
+    until_true("nothing can be created", is_refused).await;
     let before = host.reconciles("lost-and-going/p");
     scenario.delete(SECRET, "s").await;
     host.until_reconciles("lost-and-going/p", before + 3).await;
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     assert!(is_true(&puppet, "Ready"), "{puppet:?}");
     assert!(!host.log().contains("generate-again"), "{}", host.log());
+}
+
+/// Reports whether the status is about the current spec.
+fn is_judged(puppet: &DynamicObject) -> bool {
+    puppet.data["status"]["observedGeneration"] == puppet.metadata.generation.unwrap_or_default()
 }
 
 async fn gone_still(scenario: &Scenario) {
@@ -462,8 +440,7 @@ async fn gone_still(scenario: &Scenario) {
 #[tokio::test]
 async fn a_generated_secret_that_is_deleted_during_a_reconcile_is_not_made_from_its_other_fields() {
     let (scenario, proxy) = behind_a_proxy("secret-lost-between").await;
-    let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
-    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let _host = scenario.start(&controller("puppet.wasm", BOTH));
     let with_rest = |text: &str| {
         let rest =
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": "a"}}});
@@ -499,10 +476,8 @@ async fn a_generated_secret_that_is_deleted_during_a_reconcile_is_not_made_from_
 /// went with it.
 #[tokio::test]
 async fn a_generated_secret_that_is_lost_is_not_drawn_again_when_it_is_not_retained() {
-    let scenario = Scenario::new("secret-lost-deleted").await;
-    let kinds =
-        "children: [{apiVersion: v1, kind: Secret, onRemoval: delete}, {apiVersion: v1, kind: ConfigMap}]";
-    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let kinds = BOTH.replace("Secret", "Secret, onRemoval: delete");
+    let (scenario, _host) = puppets("secret-lost-deleted", &kinds).await;
     let with = |text: &str| {
         let mut spec = spec(&[password()]);
         spec["response"]["children"] = json!([config_map("beside", text)]);
@@ -527,9 +502,7 @@ async fn a_generated_secret_that_is_lost_is_not_drawn_again_when_it_is_not_retai
 /// Regression: a Secret was not recorded as generated while another one of its parent was refused.
 #[tokio::test]
 async fn a_generated_secret_is_recorded_also_when_another_one_is_refused() {
-    let scenario = Scenario::new("secret-beside-refused").await;
-    let kinds = "children: [{apiVersion: v1, kind: Secret}]";
-    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let (scenario, _host) = puppets("secret-beside-refused", SECRETS).await;
     let entries = [password()];
     // It lacks a certificate.
     let refused = json!({
@@ -546,11 +519,7 @@ async fn a_generated_secret_is_recorded_also_when_another_one_is_refused() {
     scenario.ready_with("q", json!({"response": {}})).await;
     spec["response"]["status"] = json!({});
     scenario.puppet("p", spec).await;
-    scenario
-        .until(PUPPET, "p", "judged again", |p| {
-            p.data["status"]["observedGeneration"] == p.metadata.generation.unwrap_or_default()
-        })
-        .await;
+    scenario.until(PUPPET, "p", "judged again", is_judged).await;
     assert!(scenario.get(SECRET, "s").await.is_none());
 }
 
@@ -559,8 +528,7 @@ async fn a_generated_secret_is_recorded_also_when_another_one_is_refused() {
 #[tokio::test]
 async fn a_secret_that_somebody_else_creates_first_is_not_recorded_as_generated() {
     let (scenario, proxy) = behind_a_proxy("secret-of-another").await;
-    let kinds = "children: [{apiVersion: v1, kind: Secret}]";
-    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let _host = scenario.start(&controller("puppet.wasm", SECRETS));
     proxy.set_mode_of("/secrets?&fieldManager", Mode::Stall);
     scenario.puppet("p", generating(&["first", "s"])).await;
     proxy

@@ -49,13 +49,7 @@ async fn a_warning_of_the_api_server_is_an_event_of_the_parent_once_for_each_chi
     assert_eq!(host.log().matches("the API server warns: ").count(), 1);
 
     let (name, config) = (scenario.namespace.clone(), config.to_str().unwrap());
-    scenario
-        .patch(
-            PUPPET,
-            "p",
-            json!({"metadata": {"annotations": {"operator-host.dev/paused": "true"}}}),
-        )
-        .await;
+    scenario.pause("p").await;
     scenario.wants("p", &[warned("a", "3")]).await;
     let answer = scenario
         .program(&[

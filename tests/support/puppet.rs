@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use kube::api::PostParams;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
@@ -68,6 +69,40 @@ pub async fn puppets(namespace: &str, more: &str) -> (Scenario, Host) {
 /// Returns a ConfigMap as a child.
 pub fn config_map(name: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}})
+}
+
+/// Returns a Deployment as a child, with Pods of this spec.
+pub fn deployment(name: &str, pod: &Value) -> Value {
+    let labels = json!({"app": name});
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    })
+}
+
+/// Returns the definition of a namespaced kind in a group, which has one version, `v1`, with this schema.
+pub fn definition(kind: &str, group: &str, schema: &Value) -> Value {
+    let singular = kind.to_lowercase();
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{singular}s.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced",
+            "names": {"plural": format!("{singular}s"), "singular": singular, "kind": kind},
+            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": schema}}],
+        },
+    })
+}
+
+/// Returns a schema that takes everything.
+pub fn any() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// Reports whether an object is being deleted.
+pub fn is_going(object: &DynamicObject) -> bool {
+    object.metadata.deletion_timestamp.is_some()
 }
 
 impl Scenario {
@@ -154,6 +189,35 @@ impl Scenario {
     /// message.
     pub async fn until_stalled(&self, name: &str, says: &str) -> String {
         self.until_told(name, &format!("Stalled=True {says}")).await
+    }
+
+    /// Sets an annotation of an object, or removes it when the value is null.
+    pub async fn annotate(&self, kind: &str, name: &str, key: &str, value: impl Into<Value>) {
+        let annotations = json!({key: value.into()});
+        self.patch(kind, name, json!({"metadata": {"annotations": annotations}}))
+            .await;
+    }
+
+    /// Pauses a puppet.
+    pub async fn pause(&self, name: &str) {
+        self.annotate(PUPPET, name, "operator-host.dev/paused", "true").await;
+    }
+
+    /// Asks the API server to create an object, without effect.
+    pub async fn try_create(&self, kind: &str, object: &Value) -> kube::Result<DynamicObject> {
+        let params = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let object = serde_json::from_value(object.clone()).unwrap();
+        self.api(kind).create(&params, &object).await
+    }
+
+    /// Returns the UID of an object that must exist.
+    pub async fn uid(&self, kind: &str, name: &str) -> String {
+        let object = self.get(kind, name).await;
+        let uid = object.and_then(|object| object.metadata.uid);
+        uid.unwrap_or_else(|| panic!("{kind} {name} is not there"))
     }
 
     /// Returns the resource version of an object that must exist.
