@@ -171,33 +171,14 @@ async fn what_is_in_the_way_in_one_namespace_does_not_stop_the_others() {
 }
 
 /// The definition of the parents, with the status that they lack in the shared cluster.
-const WITH_STATUS: &str = "\
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: clusterpuppets.test.operator-host.dev}
-spec:
-  group: test.operator-host.dev
-  scope: Cluster
-  names: {plural: clusterpuppets, singular: clusterpuppet, kind: ClusterPuppet}
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      subresources: {status: {}}
-      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-";
+fn with_status() -> String {
+    let mut definition = definition("ClusterPuppet", "test.operator-host.dev", &any());
+    definition["spec"]["scope"] = "Cluster".into();
+    definition.to_string()
+}
 
 /// A definition that is a child, and an object of its kind that is one, too.
 fn widget() -> [Value; 2] {
-    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "widgets.parts.example.com"},
-        "spec": {
-            "group": "parts.example.com", "scope": "Namespaced", "names": {"plural": "widgets", "kind": "Widget"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
-        },
-    });
     let after = "CustomResourceDefinition.apiextensions.k8s.io/widgets.parts.example.com";
     let resource = json!({
         "apiVersion": "parts.example.com/v1", "kind": "Widget", "spec": {"size": 3},
@@ -205,14 +186,14 @@ fn widget() -> [Value; 2] {
             "name": "w", "namespace": "parts", "annotations": {"operator-host.dev/after": after},
         },
     });
-    [definition, resource]
+    [definition("Widget", "parts.example.com", &any()), resource]
 }
 
 #[tokio::test]
 async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_definition() {
     let cluster = own_cluster(Options::default()).await;
     let scenario = Scenario::within(&cluster, "parts").await;
-    scenario.apply(WITH_STATUS).await;
+    scenario.apply(&with_status()).await;
     let config = CONTROLLER
         .replace("cluster-scoped-2, cluster-scoped-1", "parts, team-x")
         .replace(
@@ -226,16 +207,11 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
             .cluster_puppet(name, json!({"response": {"children": children}}))
             .await
     };
-    let until = async |name: &str, type_: &str, words: &str| {
-        let holds = |puppet: &DynamicObject| {
-            let message = |it: &Value| it["message"].as_str().unwrap_or_default().to_owned();
-            is_true(puppet, type_) && contains(&message(condition(puppet, type_).unwrap()), words)
-        };
-        scenario.until(CLUSTER_PUPPET, name, words, holds).await;
-    };
+    let until = async |name: &str, says: &str| scenario.until_condition(CLUSTER_PUPPET, name, says).await;
+    let ready = "Ready=True Reconciled";
     // The host has started and compiled the plugin.
     apply("first", &[]).await;
-    until("first", "Ready", "").await;
+    until("first", ready).await;
     let created = Instant::now();
     apply(
         "missing",
@@ -245,15 +221,15 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
         ],
     )
     .await;
-    until("missing", "Reconciling", "namespace team-x does not exist").await;
+    until("missing", "Reconciling=True ApplyFailed: namespace team-x does not exist").await;
     let elapsed = created.elapsed();
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
     scenario.until_there(CONFIG_MAP, "b").await;
     scenario.create_namespace("team-x").await;
-    until("missing", "Ready", "").await;
+    until("missing", ready).await;
 
     apply("widget", &widget()).await;
-    until("widget", "Ready", "").await;
+    until("widget", ready).await;
     let made = scenario.get("parts.example.com/v1/Widget", "w").await;
     assert_eq!(made.expect("the resource").data["spec"]["size"], 3);
 }

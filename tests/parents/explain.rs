@@ -15,20 +15,11 @@ fn explain(kubeconfig: &Path, namespace: &str, arguments: &[&str]) -> (Option<i3
     (answer.code, answer.out, answer.err)
 }
 
-fn deployment(name: &str) -> Value {
-    let pod = json!({
-        "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]},
-    });
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": pod},
-    })
-}
-
 #[tokio::test]
 async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
     let (scenario, _host) = puppets("explain", CHILDREN).await;
-    let children = [config_map("a", "1"), deployment("web")];
+    let pod = json!({"containers": [{"name": "c", "image": "i"}]});
+    let children = [config_map("a", "1"), deployment("web", &pod)];
     scenario.wants("p", &children).await;
     scenario.wants("bystander", &[config_map("b", "1")]).await;
     scenario.until_ready("p").await;

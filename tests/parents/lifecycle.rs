@@ -125,9 +125,10 @@ async fn a_resource_that_is_deleted_during_a_call_keeps_its_children_for_the_cle
     assert!(scenario.get(CONFIG_MAP, "after").await.is_none());
 }
 
-/// Regression: only the plugin could report what an unfinished cleanup waits for.
+/// Regression: only the plugin could report what an unfinished cleanup waits for, and a paused resource that was deleted stayed for
+/// ever, and said only that it was paused.
 #[tokio::test]
-async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its_time_is_up() {
+async fn a_resource_that_waits_for_its_cleanup_or_is_paused_shows_it_and_is_released_when_its_time_is_up() {
     let (scenario, host) = puppets("release-after", "").await;
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": false}});
     scenario.ready_with("p", spec).await;
@@ -142,6 +143,11 @@ async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its
     scenario.until_told("p", "Ready=False CleaningUp").await;
     scenario.until_event("p", "Normal CleaningUp").await;
     host.until_log("\"INFO\" … until the plugin's cleanup says").await;
+    scenario.ready_wants("paused", &[config_map("b", "1")]).await;
+    scenario.pause("paused").await;
+    scenario.delete(PUPPET, "paused").await;
+    let says = "Paused=True Annotated: it is being deleted, and waits for its removal";
+    scenario.until_told("paused", says).await;
     assert_eq!(host.stop().await.code(), Some(0));
 
     let host = scenario.start(&controller("puppet.wasm", "finalizer: {releaseAfter: 1s}"));
@@ -150,24 +156,9 @@ async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its
     scenario.until_event("p", says).await;
     host.until_log("\"WARN\" … is released without it").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
-}
-
-/// Regression: a paused resource that was deleted stayed for ever, and said only that it was paused.
-#[tokio::test]
-async fn a_paused_resource_that_is_deleted_says_what_it_waits_for_and_is_released_after_its_time() {
-    let (scenario, host) = puppets("paused-deleted", "").await;
-    scenario.ready_wants("p", &[config_map("a", "1")]).await;
-    let paused = json!({"metadata": {"annotations": {"operator-host.dev/paused": "true"}}});
-    scenario.patch(PUPPET, "p", paused).await;
-    scenario.delete(PUPPET, "p").await;
-    let says = "Paused=True Annotated: it is being deleted, and waits for its removal";
-    scenario.until_told("p", says).await;
-    assert_eq!(host.stop().await.code(), Some(0));
-
-    let _host = scenario.start(&controller("puppet.wasm", "finalizer: {releaseAfter: 1s}"));
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "paused").await;
     let says = "Warning CleanupAbandoned: not done within 1s … the resource is paused";
-    scenario.until_event("p", says).await;
+    scenario.until_event("paused", says).await;
 }
 
 #[tokio::test]

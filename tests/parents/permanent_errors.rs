@@ -16,17 +16,11 @@ fn invalid(name: &str) -> Value {
     child
 }
 
-fn deployment(memory: &str) -> Value {
-    let labels = json!({ "app": "web" });
+/// A Deployment with this limit, which need not be a quantity.
+fn limited(memory: &str) -> Value {
     let limits = json!({ "memory": memory });
     let container = json!({ "name": "web", "image": "web:1", "resources": { "limits": limits } });
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
-        "spec": {
-            "selector": { "matchLabels": labels },
-            "template": { "metadata": { "labels": labels }, "spec": { "containers": [container] } },
-        },
-    })
+    deployment("web", &json!({ "containers": [container] }))
 }
 
 /// Waits for the condition that reports the children, and returns its message. Fails if it comes too late.
@@ -64,7 +58,7 @@ async fn what_the_api_server_cannot_convert_is_the_answers_fault() {
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "data": { "password": "%%%%" },
     });
-    scenario.wants("quantity", &[deployment("1GB")]).await;
+    scenario.wants("quantity", &[limited("1GB")]).await;
     scenario.wants("base64", &[secret, config_map("good", "1")]).await;
     assert_contains(&told(&scenario, "quantity").await, "Deployment unconvertible/web");
     assert_contains(&told(&scenario, "base64").await, "Secret unconvertible/s");
@@ -96,7 +90,7 @@ async fn what_stays_is_said_beside_what_passes() {
     // One of the same kind, and one of another.
     for (other, shown) in [
         (invalid("b"), "ConfigMap beside/b"),
-        (deployment("1GB"), "Deployment beside/web"),
+        (limited("1GB"), "Deployment beside/web"),
     ] {
         scenario.wants("p", &[config_map("a", "1"), other]).await;
         let what = format!("a condition about {shown}");

@@ -10,8 +10,7 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
     let spec =
         |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"note": text}}});
     scenario.ready_with("p", spec("1")).await;
-    let pause = |value| json!({"metadata": {"annotations": {"operator-host.dev/paused": value}}});
-    scenario.patch(PUPPET, "p", pause(json!("true"))).await;
+    scenario.pause("p").await;
     let puppet = scenario
         .until(PUPPET, "p", "Paused", |p| is_true(p, "Paused"))
         .await;
@@ -33,7 +32,8 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
         drifted.metadata.resource_version
     );
 
-    scenario.patch(PUPPET, "p", pause(json!(null))).await;
+    let resumed = Value::Null;
+    scenario.annotate(PUPPET, "p", "operator-host.dev/paused", resumed).await;
     scenario.until_text("a", "2").await;
     let puppet = scenario
         .until(PUPPET, "p", "not paused", |p| condition(p, "Paused").is_none())

@@ -11,14 +11,7 @@ async fn shops(scenario: &Scenario, status: Value) -> String {
     let group = format!("{}.test.dev", scenario.namespace);
     let schema =
         json!({ "type": "object", "properties": { "status": { "type": "object", "properties": status } } });
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": format!("shops.{group}") },
-        "spec": { "group": group, "scope": "Namespaced",
-            "names": { "plural": "shops", "singular": "shop", "kind": "Shop" },
-            "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
-                "schema": { "openAPIV3Schema": schema } }] },
-    });
+    let definition = definition("Shop", &group, &schema);
     install(&scenario.client, scenario.folder.path(), &definition.to_string()).await;
     format!("{group}/v1/Shop")
 }
@@ -47,6 +40,14 @@ fn controller(kind: &str, plugin: &str) -> String {
     )
 }
 
+/// Returns a controller for this kind, with a plugin that is for it.
+fn with_plugin(scenario: &Scenario, kind: &str) -> String {
+    let (api_version, name) = kind.rsplit_once('/').unwrap();
+    let plugin = Fixture::new(cases::ANSWER).parent(api_version, name);
+    let plugin = scenario.file("shop.wasm", plugin.build(Form::Command));
+    controller(kind, &plugin.display().to_string())
+}
+
 /// Regression: a configuration that names another operator's kind put conditions into all of its objects.
 #[tokio::test]
 async fn a_plugin_of_another_kind_touches_no_object_of_the_configured_one() {
@@ -68,13 +69,8 @@ async fn conditions_are_written_only_where_the_definition_has_them() {
     let cluster = cluster().await;
     let scenario = Scenario::new("no-conditions").await;
     let kind = shops(&scenario, json!({ "observedGeneration": { "type": "integer" } })).await;
-    let (api_version, name) = kind.rsplit_once('/').unwrap();
-    let plugin = Fixture::new(cases::ANSWER)
-        .parent(api_version, name)
-        .build(Form::Command);
-    let plugin = scenario.file("shop.wasm", plugin);
     shop(&scenario, &kind).await;
-    let host = scenario.start(&controller(&kind, &plugin.display().to_string()));
+    let host = scenario.start(&with_plugin(&scenario, &kind));
     host.until_log("has no `conditions` in the schema of its status")
         .await;
     let is_seen = |shop: &DynamicObject| shop.data["status"]["observedGeneration"] == 1;
@@ -113,11 +109,8 @@ async fn what_a_definition_with_narrower_conditions_allows_is_written_and_the_re
     fields["type"]["enum"] = json!(["Ready", "Stalled"]);
     fields["message"]["maxLength"] = 12.into();
     let kind = shops(&scenario, status).await;
-    let (api_version, name) = kind.rsplit_once('/').unwrap();
-    let plugin = Fixture::new(cases::ANSWER).parent(api_version, name);
-    let plugin = scenario.file("shop.wasm", plugin.build(Form::Command));
     shop(&scenario, &kind).await;
-    let host = scenario.start(&controller(&kind, &plugin.display().to_string()));
+    let host = scenario.start(&with_plugin(&scenario, &kind));
     scenario
         .until_condition(&kind, "s", "Ready=True Reconciled: every child")
         .await;
@@ -150,9 +143,7 @@ async fn a_condition_of_another_client_causes_no_write_after_a_restart() {
     list["items"]["required"] = json!(["type"]);
     let kind = shops(&scenario, status).await;
     let (api_version, name) = kind.rsplit_once('/').unwrap();
-    let plugin = Fixture::new(cases::ANSWER).parent(api_version, name);
-    let plugin = scenario.file("shop.wasm", plugin.build(Form::Command));
-    let controller = controller(&kind, &plugin.display().to_string());
+    let controller = with_plugin(&scenario, &kind);
     shop(&scenario, &kind).await;
     let host = scenario.start(&controller);
     scenario
