@@ -77,11 +77,13 @@ pub(crate) fn put(scenario: &Scenario, (certificate, key): (Vec<u8>, Vec<u8>)) {
     scenario.file("tls.crt", certificate);
 }
 
+/// The configuration of a webhook with the certificate of [`certified`].
+pub(crate) const TOP: &str = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
+
 pub(crate) fn configuration(scenario: &Scenario) -> PathBuf {
-    let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     let plugin = scenario.file("plugin.wasm", variant(VALIDATES));
     scenario.config_with(
-        top,
+        TOP,
         &controller(plugin.to_str().unwrap(), "limits: {deadline: 20s}"),
     )
 }

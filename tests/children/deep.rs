@@ -49,13 +49,11 @@ fn puppet(name: &str, nesting: Nesting, levels: usize) -> String {
     )
 }
 
-/// Sends a request, and returns the text of the answer, which the client cannot read.
-pub async fn request(
-    scenario: &Scenario,
-    method: &str,
-    path: &str,
-    body: String,
-) -> Result<String, kube::Error> {
+/// Sends a request about the puppets, or about the one that `rest` names, and returns the text of the answer, which the client cannot
+/// read.
+async fn send(scenario: &Scenario, method: &str, rest: &str, body: String) -> Result<String, kube::Error> {
+    let namespace = &scenario.namespace;
+    let path = format!("/apis/test.operator-host.dev/v1/namespaces/{namespace}/puppets{rest}");
     let content = match method {
         "PATCH" => "application/merge-patch+json",
         _ => "application/json",
@@ -65,25 +63,8 @@ pub async fn request(
     scenario.client.request_text(request.unwrap()).await
 }
 
-/// Returns the path of the puppets in a version.
-fn puppets(scenario: &Scenario, version: &str) -> String {
-    let namespace = &scenario.namespace;
-    format!("/apis/test.operator-host.dev/{version}/namespaces/{namespace}/puppets")
-}
-
-/// Sends a request about the puppets, or about the one that `rest` names.
-pub async fn send(
-    scenario: &Scenario,
-    method: &str,
-    rest: &str,
-    body: String,
-) -> Result<String, kube::Error> {
-    let path = format!("{}{rest}", puppets(scenario, "v1"));
-    request(scenario, method, &path, body).await
-}
-
 /// Returns the text of a list within lists.
-pub fn lists(levels: usize) -> String {
+fn lists(levels: usize) -> String {
     format!("{}{}", "[".repeat(levels), "]".repeat(levels))
 }
 

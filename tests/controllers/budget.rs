@@ -3,28 +3,12 @@
 use super::*;
 use crate::support::measure::{self, MB};
 
-/// A definition of a kind of the tests.
-fn definition(kind: &str) -> Value {
-    let lower = kind.to_lowercase();
-    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{lower}s.tenant.operator-host.dev")},
-        "spec": {
-            "group": "tenant.operator-host.dev",
-            "names": {"kind": kind, "plural": format!("{lower}s"), "singular": lower},
-            "scope": "Namespaced",
-            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
-                          "schema": {"openAPIV3Schema": any}}],
-        },
-    })
-}
-
 impl World {
     /// Installs the definitions of some kinds.
     async fn define(&self, kinds: impl Iterator<Item = String>) {
-        let definitions: Vec<_> = kinds.map(|kind| definition(&kind).to_string()).collect();
+        let group = "tenant.operator-host.dev";
+        let definitions = kinds.map(|kind| definition(&kind, group, &any()).to_string());
+        let definitions: Vec<_> = definitions.collect();
         crate::support::install(&self.client, self.folder.path(), &definitions.join("\n---\n")).await;
     }
 
@@ -145,8 +129,8 @@ async fn a_controller_whose_kind_is_not_served_costs_nothing_and_runs_when_it_is
         "{log}"
     );
     // Its plugin is not asked for before, and is for another kind.
-    let later = definition("Later39").to_string().replace("tenant.", "later.");
-    crate::support::install(&world.client, world.folder.path(), &later).await;
+    let later = definition("Later39", "later.operator-host.dev", &any());
+    crate::support::install(&world.client, world.folder.path(), &later.to_string()).await;
     world
         .says(
             "later39",

@@ -17,36 +17,6 @@ async fn what_is_wrong_is_in_the_status_of_the_controller() {
             decorates("v1", "Secret", "a=b"),
             "InvalidSpec: `spec.decorates[0].kind` … v1/Secret cannot be decorated",
         ),
-        (
-            "leases",
-            decorates("coordination.k8s.io/v1", "Lease", "a=b"),
-            "InvalidSpec: Lease cannot be decorated",
-        ),
-        (
-            "own",
-            decorates("operator-host.dev/v1alpha1", "Controller", "a=b"),
-            "InvalidSpec: kind of the host itself",
-        ),
-        (
-            "every",
-            decorates("apps/v1", "Deployment", "  "),
-            "InvalidSpec: `spec.decorates[0].selector` … empty selector",
-        ),
-        (
-            "broken",
-            decorates("apps/v1", "Deployment", "a b"),
-            "InvalidSpec: not a label selector",
-        ),
-        (
-            "loop",
-            json!({"children": [{"apiVersion": "apps/v1", "kind": "Deployment"}]}),
-            "InvalidSpec: kind that it decorates",
-        ),
-        (
-            "defines",
-            json!({"definitions": "check"}),
-            "InvalidSpec: `spec.definitions`",
-        ),
     ] {
         world.decorator(name, more).await;
         world.says(name, &format!("Stalled=True {says}")).await;

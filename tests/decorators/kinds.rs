@@ -4,17 +4,11 @@ use super::*;
 
 const THING: &str = "things.test.dev/v1/Thing";
 
-const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
-    metadata: {name: things.things.test.dev}\n\
-    spec:\n  group: things.test.dev\n  scope: Namespaced\n  \
-    names: {kind: Thing, plural: things, singular: thing}\n  versions:\n  \
-    - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, \
-    x-kubernetes-preserve-unknown-fields: true}}}\n";
-
 impl World {
     /// Creates the definition of Things, and one that gets a ConfigMap.
     async fn thing(&self) {
-        self.apply(DEFINITION).await;
+        let definition = definition("Thing", "things.test.dev", &any());
+        self.apply(&definition.to_string()).await;
         let spec = json!({"response": {"children": [config_map("thing-child", "wanted")]}});
         let thing = json!({
             "apiVersion": "things.test.dev/v1", "kind": "Thing",

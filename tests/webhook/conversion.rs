@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 
 use crate::telemetry::get;
 use crate::webhook::callers::call_at;
-use crate::webhook::{Authority, certified, port};
+use crate::webhook::{Authority, TOP, certified, port};
 
 /// The variant of the puppet that converts: v2 calls the field `text` of v1 `note`.
 pub(crate) const CONVERTS: u8 = 9;
@@ -15,8 +15,7 @@ const DEFINITION: &str = "puppets.test.operator-host.dev";
 pub(crate) const V2: &str = "test.operator-host.dev/v2/Puppet";
 
 pub(crate) fn configuration(scenario: &Scenario, plugin: &str) -> PathBuf {
-    let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
-    scenario.config_with(top, &controller(plugin, "limits: {deadline: 2s}"))
+    scenario.config_with(TOP, &controller(plugin, "limits: {deadline: 2s}"))
 }
 
 /// Adds v2 to the definition of puppets, with a conversion by this host, and waits until it is served.
@@ -113,11 +112,6 @@ async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are
         let words = format!("{object} … `metadata.name` is \"another\", expected \"rename\"");
         assert_contains(&message, &words);
         for (how, words) in [
-            ("uid", "`metadata.uid`"),
-            ("kind", "`kind` is \"Another\""),
-            ("version", "`apiVersion` is \"test.operator-host.dev/v3\""),
-            ("text", "it is not a JSON object"),
-            ("bad-label", "metadata.labels[\"converted\"]"),
             ("error", "spec.convert: this one cannot be converted"),
             ("few", "`convert` of the plugin puppet"),
             ("trap", "`convert` of the plugin puppet"),
@@ -226,19 +220,6 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
     assert_contains(&ask(reordered.into_bytes()).await.text, words);
     for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
         assert_eq!(ask(body.to_vec()).await.status, 400);
-    }
-    // No room is held for these answers, so they are small whatever the request was.
-    let good = String::from_utf8(review(0, v2, "Puppet")).unwrap();
-    let text = format!("\"{}\"", "\u{7f}".repeat(10 << 20));
-    for (from, words) in [
-        ("\"apiextensions.k8s.io/v1\"", "`apiVersion` is"),
-        ("\"1\"", "`uid` is longer than 253 bytes"),
-        ("[]", "request.objects: it is not a list"),
-    ] {
-        let answer = ask(good.replacen(from, &text, 1).into_bytes()).await;
-        assert!(answer.text.len() < 8 << 10, "{} bytes", answer.text.len());
-        assert_eq!(answer.status, 400, "{}", answer.text);
-        assert_contains(&answer.text, words);
     }
     assert_eq!(host.stop().await.code(), Some(0));
 }
