@@ -3,23 +3,6 @@
 use crate::support::install;
 use crate::support::prelude::*;
 
-const DEFINITION: &str = "
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: warneds.warned.test.dev}
-spec:
-  group: warned.test.dev
-  scope: Namespaced
-  names: {plural: warneds, singular: warned, kind: Warned, listKind: WarnedList}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    deprecated: true
-    deprecationWarning: 'warned.test.dev/v1 \"Warned\" goes away'
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-";
-
 fn warned(name: &str, text: &str) -> Value {
     json!({ "apiVersion": "warned.test.dev/v1", "kind": "Warned", "metadata": { "name": name }, "text": text })
 }
@@ -27,7 +10,11 @@ fn warned(name: &str, text: &str) -> Value {
 #[tokio::test]
 async fn a_warning_of_the_api_server_is_an_event_of_the_parent_once_for_each_child_and_diff_prints_it() {
     let scenario = Scenario::new("warned").await;
-    install(&scenario.client, scenario.folder.path(), DEFINITION).await;
+    let mut definition = definition("Warned", "warned.test.dev", &any());
+    let version = &mut definition["spec"]["versions"][0];
+    version["deprecated"] = true.into();
+    version["deprecationWarning"] = "warned.test.dev/v1 \"Warned\" goes away".into();
+    install(&scenario.client, scenario.folder.path(), &definition.to_string()).await;
     let config = scenario.config(&controller(
         "puppet.wasm",
         "children: [{apiVersion: warned.test.dev/v1, kind: Warned}]",

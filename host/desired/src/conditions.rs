@@ -460,6 +460,15 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
+    /// Returns the conditions of a status, such as `Ready=False InvalidSpec`.
+    fn said(status: &Map<String, Value>) -> Vec<String> {
+        let said = |it: &Value| {
+            let [type_, status, reason] = ["type", "status", "reason"].map(|field| it[field].as_str().unwrap());
+            format!("{type_}={status} {reason}")
+        };
+        conditions_of(status).map(said).collect()
+    }
+
     fn stalled() -> Verdict {
         Verdict::Stalled(Reason::new("InvalidSpec", "replicas: greater than 20"))
     }
@@ -500,16 +509,12 @@ mod tests {
         let condition = |reason: &str| given("Failing", True, reason, "");
         let verdict = stalled();
         let update = StatusUpdate {
-            fields: None,
-            conditions: None,
             added: &[condition("First"), condition("Second")],
-            verdict: &verdict,
+            ..StatusUpdate::of_host(&verdict)
         };
         let parent = parent(&json!({}));
         let status = compose(&parent, current(&parent), &update, &Remarks::default(), at(1));
-        let failing = conditions_of(&status).filter(|c| c["type"] == "Failing");
-        let reasons: Vec<_> = failing.map(|c| c["reason"].clone()).collect();
-        assert_eq!(reasons, ["First"]);
+        assert_eq!(said(&status)[1..3], ["Failing=True First", "Stalled=True InvalidSpec"]);
     }
 
     /// Regression: the second one had a new time in each reconcile, and each reconcile wrote it.
@@ -517,8 +522,7 @@ mod tests {
     fn of_two_conditions_of_one_type_the_first_counts_also_when_the_status_has_both() {
         let twice = [given("Full", True, "One", ""), given("Full", False, "Two", "")];
         let status = first(&twice, &Verdict::Reconciled);
-        let full = conditions_of(&status).filter(|c| c["type"] == "Full");
-        assert_eq!(full.map(|c| &c["reason"]).collect::<Vec<_>>(), ["One"]);
+        assert_eq!(said(&status)[1..], ["Full=True One", "Synced=True Applied"]);
         let both = json!({ "conditions": [
             { "type": "Full", "status": "True", "lastTransitionTime": "1970-01-01T00:00:01Z" },
             { "type": "Full", "status": "False", "lastTransitionTime": "1970-01-01T00:00:01Z" },
@@ -543,19 +547,9 @@ mod tests {
         });
         let status = desired(&parent(&before), None, None, &stalled(), at(5));
         assert_eq!(status["phase"], "Running");
-        let types: Vec<_> = conditions_of(&status)
-            .map(|c| (c["type"].clone(), c["status"].clone()))
-            .collect();
-        assert_eq!(
-            types,
-            [
-                ("Ready", "False"),
-                ("Backed", "True"),
-                ("Stalled", "True"),
-                ("Synced", "False")
-            ]
-            .map(|(a, b)| (json!(a), json!(b)))
-        );
+        let expected =
+            ["Ready=False InvalidSpec", "Backed=True B", "Stalled=True InvalidSpec", "Synced=False InvalidSpec"];
+        assert_eq!(said(&status), expected);
         let expected = "1970-01-01T00:00:05Z";
         assert_eq!(status["conditions"][0]["lastTransitionTime"], expected);
         assert_eq!(status["conditions"][1]["lastTransitionTime"], "t1");
@@ -574,8 +568,7 @@ mod tests {
             &Verdict::Reconciled,
             at(2),
         );
-        let reasons: Vec<_> = conditions_of(&status).map(|c| c["reason"].clone()).collect();
-        assert_eq!(reasons, ["RollingOut", "Applied"]);
+        assert_eq!(said(&status), ["Ready=False RollingOut", "Synced=True Applied"]);
     }
 
     #[test]
@@ -583,17 +576,9 @@ mod tests {
         let progressing =
             Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a-0: it has not started"));
         let status = first(&[], &progressing);
-        let conditions: Vec<_> = conditions_of(&status)
-            .map(|c| (c["type"].clone(), c["status"].clone(), c["message"].clone()))
-            .collect();
-        let expected = [
-            ("Ready", "False", "Pod a-0: it has not started"),
-            ("Synced", "True", "every child is applied"),
-        ];
-        assert_eq!(
-            conditions,
-            expected.map(|(a, b, c)| (json!(a), json!(b), json!(c)))
-        );
+        assert_eq!(said(&status), ["Ready=False ChildrenNotReady", "Synced=True Applied"]);
+        let messages: Vec<_> = conditions_of(&status).map(|it| &it["message"]).collect();
+        assert_eq!(messages, ["Pod a-0: it has not started", "every child is applied"]);
         let ready = given(READY, True, "Enough", "");
         let status = first(&[ready], &progressing);
         assert_eq!(status["conditions"][0]["reason"], "Enough");
@@ -609,24 +594,13 @@ mod tests {
         let verdict = Verdict::CleaningUp(Reason::new("CleaningUp", "it is being deleted"));
         let drained = given("Drained", True, "Empty", "");
         let update = StatusUpdate {
-            fields: None,
             conditions: Some(&[drained]),
-            added: &[],
-            verdict: &verdict,
+            ..StatusUpdate::of_host(&verdict)
         };
         let (parent, before) = (parent(&before), before.as_object().cloned().unwrap());
         let status = compose(&parent, &before, &update, &Remarks::default(), at(5));
-        let all: Vec<_> = conditions_of(&status)
-            .map(|c| {
-                format!(
-                    "{}={}",
-                    c["type"].as_str().unwrap(),
-                    c["status"].as_str().unwrap()
-                )
-            })
-            .collect();
-        let expected = ["Ready=False", "Drained=True", "Backed=True", "Reconciling=True"];
-        assert_eq!(all, expected);
+        let expected = ["Ready=False CleaningUp", "Drained=True Empty", "Backed=True B", "Reconciling=True CleaningUp"];
+        assert_eq!(said(&status), expected);
         assert!(
             update.repeats(&before),
             "`Backed` is repeated from the current status"
@@ -651,18 +625,14 @@ mod tests {
                 ..Remarks::default()
             };
             let status = compose(&parent, current(&parent), &update, &remarks, at(1));
-            let all: Vec<_> = conditions_of(&status).cloned().collect();
-            let synced = all.iter().find(|c| c["type"] == SYNCED).unwrap();
-            assert_eq!(synced["status"], "False");
-            all.into_iter().find(|c| c["type"] == READY).unwrap()
+            assert_eq!(said(&status)[1], "Synced=False FieldContested");
+            let message = status["conditions"][0]["message"].as_str().unwrap();
+            format!("{}: {message}", said(&status)[0])
         };
-        let of_host = ready(&[]);
-        assert_eq!(
-            [&of_host["status"], &of_host["reason"], &of_host["message"]],
-            ["False", FIELD_CONTESTED, "see the condition Contested"]
-        );
+        let expected = "Ready=False FieldContested: see the condition Contested";
+        assert_eq!(ready(&[]), expected);
         let own = given(READY, True, "Enough", "enough servers");
-        assert_eq!(ready(&[own])["status"], "True");
+        assert_eq!(ready(&[own]), "Ready=True Enough: enough servers");
     }
 
     /// Regression: "0/2 servers are Ready", and nobody said that a claim had no volume.

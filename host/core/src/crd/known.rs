@@ -202,83 +202,44 @@ mod tests {
 
     #[test]
     fn what_an_api_server_refuses_is_named_by_its_path() {
-        let map = |more: Value| {
-            let mut map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" } });
-            map.as_object_mut()
-                .unwrap()
-                .extend(more.as_object().unwrap().clone());
-            map
-        };
-        let deployment = |spec: Value| json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "a" }, "spec": spec });
-        let limits = |cpu: Value| {
-            let container = json!({ "name": "c", "resources": { "limits": { "cpu": cpu } } });
-            deployment(json!({ "selector": {}, "template": { "spec": { "containers": [container] } } }))
-        };
-        let widget = |spec: Value| json!({ "apiVersion": "parts.dev/v1", "kind": "Widget", "metadata": { "name": "a" }, "spec": spec });
-        for (bad, path, words) in [
-            (
-                map(json!({ "data": { "a": 1 } })),
-                "data.a",
-                "must be of type string",
-            ),
-            (map(json!({ "data": ["a"] })), "data", "must be of type object"),
-            (map(json!({ "dat": {} })), "dat", "unknown field"),
-            (
-                map(json!({ "immutable": "yes" })),
-                "immutable",
-                "must be of type boolean",
-            ),
-            (
-                map(json!({ "metadata": { "name": "a", "labels": { "a": 1 } } })),
-                "metadata.labels.a",
-                "must be of type string",
-            ),
-            (
-                map(json!({ "metadata": { "name": "a", "label": {} } })),
-                "metadata.label",
-                "unknown field",
-            ),
-            (
-                deployment(json!({ "replicas": "3", "selector": {}, "template": {} })),
-                "spec.replicas",
-                "must be of type integer",
-            ),
-            (
-                deployment(json!({ "template": {} })),
-                "spec.selector",
-                "is missing",
-            ),
-            (
-                limits(json!("1 core")),
-                "spec.template.spec.containers[0].resources.limits.cpu",
-                "does not match",
-            ),
-            (
-                limits(json!(true)),
-                "spec.template.spec.containers[0].resources.limits.cpu",
-                "none of the alternatives",
-            ),
-            (
-                widget(json!({ "size": "3" })),
-                "spec.size",
-                "must be of type integer",
-            ),
-            (
-                widget(json!({ "size": 3, "colour": "red" })),
-                "spec.colour",
-                "unknown field",
-            ),
-            (widget(json!({ "size": 0 })), "a rule", "self > 0"),
-            (
-                json!({ "apiVersion": "unknown.dev/v1", "kind": "Thing", "metadata": { "name": "a", "annotations": { "a": true } } }),
-                "metadata.annotations.a",
-                "must be of type string",
-            ),
-        ] {
+        let refused = |api_version: &str, kind: &str, more: Value, expected: &str| {
+            let mut bad = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": "a" } });
+            let fields = bad.as_object_mut().unwrap();
+            fields.extend(more.as_object().unwrap().clone());
+            let (path, words) = expected.split_once(": ").unwrap();
             let found = problems(&bad);
             let is_it = |text: &String| text.starts_with(&format!("{path}: ")) && text.contains(words);
-            assert!(found.iter().any(is_it), "{path} {words}: {found:?}");
+            assert!(found.iter().any(is_it), "{expected}: {found:?}");
+        };
+        let map = |more: Value, expected: &str| refused("v1", "ConfigMap", more, expected);
+        map(json!({ "data": { "a": 1 } }), "data.a: must be of type string");
+        map(json!({ "data": ["a"] }), "data: must be of type object");
+        map(json!({ "dat": {} }), "dat: unknown field");
+        map(json!({ "immutable": "yes" }), "immutable: must be of type boolean");
+        let (labels, misspelt) = (json!({ "labels": { "a": 1 } }), json!({ "label": {} }));
+        map(json!({ "metadata": labels }), "metadata.labels.a: must be of type string");
+        map(json!({ "metadata": misspelt }), "metadata.label: unknown field");
+        let of = |spec: Value| json!({ "spec": spec });
+        let deployment = |spec, expected: &str| refused("apps/v1", "Deployment", of(spec), expected);
+        let text = json!({ "replicas": "3", "selector": {}, "template": {} });
+        deployment(text, "spec.replicas: must be of type integer");
+        deployment(json!({ "template": {} }), "spec.selector: is missing");
+        for (cpu, words) in [
+            (json!("1 core"), "does not match"),
+            (json!(true), "none of the alternatives"),
+        ] {
+            let container = json!({ "name": "c", "resources": { "limits": { "cpu": cpu } } });
+            let spec = json!({ "selector": {}, "template": { "spec": { "containers": [container] } } });
+            let path = "spec.template.spec.containers[0].resources.limits.cpu";
+            deployment(spec, &format!("{path}: {words}"));
         }
+        let widget = |spec, expected: &str| refused("parts.dev/v1", "Widget", of(spec), expected);
+        widget(json!({ "size": "3" }), "spec.size: must be of type integer");
+        widget(json!({ "size": 3, "colour": "red" }), "spec.colour: unknown field");
+        widget(json!({ "size": 0 }), "a rule: self > 0");
+        let more = json!({ "metadata": { "annotations": { "a": true } } });
+        let expected = "metadata.annotations.a: must be of type string";
+        refused("unknown.dev/v1", "Thing", more, expected);
     }
 
     #[test]
