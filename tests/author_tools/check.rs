@@ -212,7 +212,7 @@ fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse
         ),
         (
             "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/update: replaced}}}]}",
-            Some("operator-host.dev/update … \"replaced\" … did you mean `replace`"),
+            Some("operator-host.dev/update … \"replaced\" … none of its words: replace"),
         ),
         (
             "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/update: last-first}}}]}",
@@ -220,7 +220,7 @@ fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse
         ),
         (
             "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {operator-host.dev/on-removal: retian}}}]}",
-            Some("operator-host.dev/on-removal … did you mean `retain`"),
+            Some("operator-host.dev/on-removal … none of its words: delete, retain"),
         ),
     ] {
         let resource = format!(

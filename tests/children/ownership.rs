@@ -142,7 +142,7 @@ async fn a_child_stays_or_goes_as_it_says_itself() {
     let mut wrong = maps.clone();
     wrong[0] = on_removal("retian", config_map("retained", "new"));
     scenario.wants("p", &wrong[..1]).await;
-    let says = "ChildRefused: ConfigMap on-removal/retained … \"retian\" … did you mean `retain`?";
+    let says = "ChildRefused: ConfigMap on-removal/retained … \"retian\" … delete, retain, orphan";
     scenario.until_stalled("p", says).await;
     assert_eq!(scenario.text_of("retained").await, "");
     assert!(scenario.get(CONFIG_MAP, "plain").await.is_some());

@@ -32,7 +32,7 @@ pub struct Turn {
 }
 
 /// The words of [`UPDATE_ANNOTATION`].
-const UPDATES: [&str; 5] = ["replace", "foreground", "one", "last-first", "min-ready="];
+const UPDATES: [&str; 5] = ["replace", "foreground", "one", "last-first", "min-ready=30"];
 /// The words of [`ON_REMOVAL_ANNOTATION`].
 const REMOVALS: [&str; 3] = [DELETE, RETAIN, ORPHAN];
 const DELETE: &str = "delete";
@@ -112,19 +112,9 @@ fn text<'a>(child: &'a Value, name: &str) -> Result<Option<&'a str>, String> {
     }
 }
 
-/// Says which word was probably meant.
 fn unknown(word: &str, words: &[&str]) -> String {
     let word = shorten(word, SHOWN);
-    let distance = |known: &&&str| strsim::damerau_levenshtein(&word.to_lowercase(), known);
-    let nearest = match words.iter().min_by_key(distance).copied() {
-        Some("min-ready=") => "min-ready=30",
-        nearest => nearest.unwrap_or_default(),
-    };
-    let words: Vec<_> = words.iter().map(|word| word.trim_end_matches('=')).collect();
-    format!(
-        "says {word:?}, which is none of its words: did you mean `{nearest}`? It may say {}",
-        words.join(", ")
-    )
+    format!("says {word:?}, which is none of its words: {}", words.join(", "))
 }
 
 /// Why others wait for a child that is to be created again.

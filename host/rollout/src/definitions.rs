@@ -27,10 +27,9 @@ use self::requests::Requests;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::client::Writer;
-use operator_host_cluster::discovery::{Discovery, KindError};
+use operator_host_cluster::discovery::Discovery;
 use operator_host_config::webhook::WebhookReach;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
-use operator_host_contract::Kind;
 use operator_host_core::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
 use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::{HeldBack, Orders};
@@ -200,7 +199,6 @@ impl Installer {
             return Ok(());
         };
         let prepared = async {
-            self.is_the_kinds_own(candidate, carried).await?;
             if !current.leads() {
                 return self.wait_for_leader(candidate, carried).await;
             }
@@ -385,7 +383,6 @@ impl Installer {
             return Err(Refusal::Stays(why.to_owned()));
         };
         is_of_this_kind(plugin, carried)?;
-        self.is_the_kinds_own(plugin, carried).await?;
         let deciding = Arc::clone(&self.deciding).lock_owned().await;
         {
             // A candidate needs the present definition.
@@ -455,47 +452,6 @@ impl Installer {
         // For a host that may not watch definitions.
         self.kinds.changed(current.config.parent.group());
         Ok(())
-    }
-
-    /// Refuses a definition with another plural than the one that the cluster serves for the kind: the API server would not
-    /// accept its names.
-    async fn is_the_kinds_own(&self, plugin: &Plugin, carried: &Value) -> Result<(), Refusal> {
-        let parent = &plugin.description().parent;
-        let mut served = self.served_as(parent).await?;
-        if served.as_ref().is_some_and(|name| name != plan::name(carried)) {
-            // What is known may be outdated.
-            self.kinds.forget(parent);
-            served = self.served_as(parent).await?;
-        }
-        match served.filter(|name| name != plan::name(carried)) {
-            None => Ok(()),
-            // Nothing reports when that one goes, so it is asked again.
-            Some(name) => Err(Refusal::NotNow(format!(
-                "the cluster's definition of the kind {} is {name}; change `spec.names.plural` and `metadata.name` of the \
-                 plugin's back",
-                parent.kind
-            ))),
-        }
-    }
-
-    /// Returns the name of the definition of a kind that the cluster serves, in this or another version.
-    async fn served_as(&self, kind: &Kind) -> Result<Option<String>, Refusal> {
-        let other = match self.kinds.resolve(kind).await {
-            Ok(resource) => return Ok(Some(resource.definition_name())),
-            Err(KindError::Unknown(why)) => why.versions.into_iter().next(),
-            Err(error) => return Err(Refusal::NotNow(error.to_string())),
-        };
-        let Some(api_version) = other else {
-            return Ok(None);
-        };
-        let kind = Kind::new(api_version, &*kind.kind);
-        // It may have been outdated, too.
-        self.kinds.forget(&kind);
-        match self.kinds.resolve(&kind).await {
-            Ok(resource) => Ok(Some(resource.definition_name())),
-            Err(KindError::Unknown(_)) => Ok(None),
-            Err(error) => Err(Refusal::NotNow(error.to_string())),
-        }
     }
 
     fn manager(&self, current: &Current) -> String {

@@ -16,8 +16,6 @@ enum Test {
     DoesNotExist,
     In(Vec<String>),
     NotIn(Vec<String>),
-    Above(i64),
-    Below(i64),
 }
 
 impl Selector {
@@ -30,14 +28,11 @@ impl Selector {
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|(key, test)| {
             let value = labels.get(key);
-            let number = || value.and_then(|value| value.parse::<i64>().ok());
             match test {
                 Test::Exists => value.is_some(),
                 Test::DoesNotExist => value.is_none(),
                 Test::In(values) => value.is_some_and(|value| values.contains(value)),
                 Test::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
-                Test::Above(least) => number().is_some_and(|number| number > *least),
-                Test::Below(most) => number().is_some_and(|number| number < *most),
             }
         })
     }
@@ -50,7 +45,7 @@ impl Selector {
         })
     }
 
-    /// Parses the syntax of `kubectl get -l`: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
+    /// Parses the syntax of `kubectl get -l`: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
     ///
     /// # Errors
     /// Why the API server would refuse it.
@@ -74,9 +69,9 @@ impl Selector {
 
 /// Takes the next sign or word, and the spaces after it. At the end it is empty.
 fn token<'t>(rest: &mut &'t str) -> &'t str {
-    const SIGNS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", "<", ">"];
+    const SIGNS: [&str; 7] = ["==", "!=", "=", "!", "(", ")", ","];
     let sign = SIGNS.iter().find(|sign| rest.starts_with(**sign));
-    let is_end = |c: char| c.is_ascii_whitespace() || "=!(),<>".contains(c);
+    let is_end = |c: char| c.is_ascii_whitespace() || "=!(),".contains(c);
     let word = || rest.find(is_end).unwrap_or(rest.len());
     let end = sign.map_or_else(word, |sign| sign.len());
     let (token, after) = rest.split_at(end);
@@ -110,16 +105,7 @@ fn requirement(rest: &mut &str) -> Result<(String, Test), String> {
                 _ => Test::In(values),
             }
         }
-        ">" | "<" => {
-            let value = checked(token(rest))?;
-            let wrong = || format!("{value:?} is not an integer, which {operator:?} needs");
-            let number = value.parse().map_err(|_| wrong())?;
-            match operator {
-                ">" => Test::Above(number),
-                _ => Test::Below(number),
-            }
-        }
-        other => return Err(format!("{other:?} is none of =, ==, !=, in, notin, < and >")),
+        other => return Err(format!("{other:?} is none of =, ==, !=, in and notin")),
     };
     Ok((key, test))
 }
@@ -183,11 +169,6 @@ mod tests {
             ("!a", "a=1", false),
             ("!a", "b=1", true),
             ("app.kubernetes.io/name", "b=1", false),
-            ("x>1", "x=2", true),
-            ("x>1,x<5", "x=5", false),
-            ("x < 5", "x=-6", true),
-            ("x>1", "x=a", false),
-            ("x<1", "y=0", false),
             ("a in (,b)", "a=", true),
             ("a in ()", "a=", true),
             ("a notin (b,,c)", "a=", false),
@@ -216,9 +197,7 @@ mod tests {
             "a=b c",
             "!a=1",
             "!",
-            "a>b",
-            "a>-1",
-            "a>",
+            "a>1",
             "a=-",
             "a/b/c",
             "-a",

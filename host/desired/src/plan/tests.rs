@@ -502,7 +502,7 @@ fn a_child_says_itself_how_it_is_changed_and_removed() {
         (
             pod("p"),
             json!({ UPDATE_ANNOTATION: "replac" }),
-            "did you mean `replace`",
+            "none of its words",
         ),
         (
             claim(),

@@ -20,9 +20,7 @@ use super::context::LiveChild;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_core::field_path::{self, FieldPath};
-use operator_host_core::managed_fields::{Elements, applied_by, is_apply_of, other_writer};
-use operator_host_core::object::secret;
-use operator_host_core::text::shorten;
+use operator_host_core::managed_fields::{Elements, applied_by, is_apply_of};
 use operator_host_desired::drift::{Cause, drift, leave_out};
 use operator_host_desired::plan::Desired;
 
@@ -34,8 +32,6 @@ const TRIES: usize = 3;
 const DISOWN_TRIES: usize = 5;
 /// Fields at the root that are never replaced as a whole: that would reset what others and the API server set.
 const TOO_LARGE: [&str; 2] = ["metadata", "spec"];
-/// Maximum size of a value in a message, in bytes.
-const SHOWN: usize = 200;
 
 /// The apply of a child that exists and is ours.
 pub(super) struct Repair<'a> {
@@ -57,7 +53,7 @@ impl Repair<'_> {
     /// beside the answer.
     ///
     /// # Errors
-    /// The refusal, with the value that is in the way, when no part can be replaced; the error of any other request.
+    /// The refusal when no part can be replaced; the error of any other request.
     pub(super) async fn apply(
         &self,
         live: &LiveChild,
@@ -75,7 +71,7 @@ impl Repair<'_> {
                 }
                 return match self.without_lost(live, &fields).await? {
                     Some(answer) => Ok((answer, Some(refused))),
-                    None => Err(in_the_way(refused, &fields, desired, live, manager)),
+                    None => Err(refused),
                 };
             }
             Err(error) => return Err(error),
@@ -352,44 +348,6 @@ fn reordered(wanted: &[Value], live: &[Value], elements: &Elements<'_>) -> Optio
         list[to] = live[from].clone();
     }
     Some(Value::Array(list))
-}
-
-/// Adds to a refusal which value is in the way, and whose it is.
-fn in_the_way(
-    mut refused: ApiError,
-    paths: &[Vec<String>],
-    desired: &Desired,
-    live: &LiveChild,
-    manager: &str,
-) -> ApiError {
-    let said = paths.iter().find_map(|path| {
-        let (mut value, mut field) = (&live.object.data, FieldPath::default());
-        for step in path {
-            let next = match value {
-                Value::Object(fields) => fields.get(step),
-                Value::Array(list) => step.parse().ok().and_then(|at: usize| list.get(at)),
-                _ => None,
-            };
-            field = match next {
-                Some(element) if value.is_array() => field.element(element),
-                _ => field.field(step),
-            };
-            value = next?;
-        }
-        let writer = other_writer(&live.managed, &field, manager)?;
-        let value = match secret::is_secret_kind(&desired.key.kind) {
-            true => "its value".to_owned(),
-            false => shorten(&value.to_string(), SHOWN),
-        };
-        let manager = &writer.manager;
-        writer
-            .is_owner
-            .then(|| format!("; in the cluster {field} is {value}, which {manager:?} has set"))
-    });
-    if let Some(said) = said {
-        refused.message = format!("{}{said}", refused.message).into();
-    }
-    refused
 }
 
 #[cfg(test)]

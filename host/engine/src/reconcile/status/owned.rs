@@ -8,42 +8,25 @@ use operator_host_core::managed_fields::owned_part;
 /// Returns the part of an object's status that this manager owns.
 pub fn status(object: &DynamicObject, manager: &str) -> Map<String, Value> {
     let status = object.data.get("status").unwrap_or(&Value::Null);
-    let mut own = Value::Object(Map::new());
-    for entry in object.metadata.managed_fields.iter().flatten() {
-        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0["f:status"]);
-        if entry.manager.as_deref() == Some(manager)
-            && let Some(fields @ Value::Object(_)) = fields
-            && let Some(part) = owned_part(status, fields, &[])
-        {
-            merge(&mut own, part);
-        }
-    }
+    let own = fields(object, manager).and_then(|fields| owned_part(status, fields, &[]));
     match own {
-        Value::Object(own) => own,
+        Some(Value::Object(own)) => own,
         _ => Map::new(),
     }
 }
 
 /// Reports whether this manager owns a part of an object's status. Needs its metadata only.
 pub fn has_status(object: &DynamicObject, manager: &str) -> bool {
-    let mut entries = object.metadata.managed_fields.iter().flatten();
-    entries.any(|entry| {
-        let fields = entry.fields_v1.as_ref();
-        entry.manager.as_deref() == Some(manager)
-            && fields.is_some_and(|fields| !fields.0["f:status"].is_null())
-    })
+    fields(object, manager).is_some()
 }
 
-/// Merges the entries of one manager: its applies and its updates.
-fn merge(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => *into = from,
-    }
+/// Returns what of the status the entry of a manager's applies contains: the host writes a status in no other way.
+fn fields<'a>(object: &'a DynamicObject, manager: &str) -> Option<&'a Value> {
+    let mut entries = object.metadata.managed_fields.iter().flatten();
+    entries.find_map(|entry| {
+        let fields = entry.fields_v1.as_ref()?.0.get("f:status")?;
+        (entry.manager.as_deref() == Some(manager) && fields.is_object()).then_some(fields)
+    })
 }
 
 #[cfg(test)]
