@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
-use similar::{ChangeTag, TextDiff};
+use similar::TextDiff;
 
 use super::answer::{ComparedAnswer, MAX_SHOWN};
 use super::shadow::{Effect, in_words};
@@ -51,7 +51,8 @@ pub(super) fn find(
 ) -> Finding {
     let candidate = match (first, second) {
         (Ok(first), Some(Ok(second))) if first != second => {
-            return Finding::NotDeterministic(first_difference(&first, &second));
+            let names = ["one call", "another call"];
+            return Finding::NotDeterministic(difference(names, Some(&first.answer), &second.answer));
         }
         (Ok(_), Some(Err(error))) => {
             return Finding::NotDeterministic(format!("the second call failed: {error}"));
@@ -148,7 +149,9 @@ impl Findings {
                 let is_shown = diffs.len() < MAX_DIFFS && (loses || !self.alone);
                 let mut diff = String::new();
                 if is_shown || is_blamed {
-                    diff = difference(object, live.map(|live| &live.answer), &candidate.answer);
+                    let names = ["live", "candidate"].map(|which| format!("{object}, {which}"));
+                    let live = live.map(|live| &live.answer);
+                    diff = difference(names.each_ref().map(String::as_str), live, &candidate.answer);
                 }
                 if is_shown {
                     diffs.push(diff.clone());
@@ -246,16 +249,15 @@ fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Returns the diff of two answers for one object.
-fn difference(object: &NamespacedName, live: Option<&ComparedAnswer>, candidate: &ComparedAnswer) -> String {
-    let is_cut = candidate.is_cut || live.is_some_and(|live| live.is_cut);
-    let live = live.map_or("", |live| &live.shown);
-    let diff = compared(live, &candidate.shown);
+/// Returns the diff of two answers, with these names.
+fn difference(names: [&str; 2], before: Option<&ComparedAnswer>, after: &ComparedAnswer) -> String {
+    let is_cut = after.is_cut || before.is_some_and(|before| before.is_cut);
+    let before = before.map_or("", |before| &before.shown);
+    // Without searching for the smallest difference for long.
+    let diff = TextDiff::configure().timeout(DIFF_TIME);
+    let diff = diff.diff_lines(before, &after.shown);
     let mut unified = diff.unified_diff();
-    let text = unified
-        .context_radius(2)
-        .header(&format!("{object}, live"), &format!("{object}, candidate"))
-        .to_string();
+    let text = unified.context_radius(2).header(names[0], names[1]).to_string();
     let mut text = bounded(&text);
     if is_cut {
         // Where one of the two is longer, the end of this part looks removed or added.
@@ -264,36 +266,10 @@ fn difference(object: &NamespacedName, live: Option<&ComparedAnswer>, candidate:
             "\n… only the first {} KiB of the answers are compared line by line",
             MAX_SHOWN >> 10
         );
+    } else if text.is_empty() {
+        text.push_str("only in what would be deleted");
     }
     text
-}
-
-/// Returns the first lines in which two answers of one version differ.
-fn first_difference(first: &Effect, second: &Effect) -> String {
-    let diff = compared(&first.answer.shown, &second.answer.shown);
-    let mut text = String::new();
-    let changes = diff.iter_all_changes();
-    for change in changes.skip_while(|change| change.tag() == ChangeTag::Equal) {
-        let sign = match change.tag() {
-            ChangeTag::Delete => '-',
-            ChangeTag::Insert => '+',
-            ChangeTag::Equal => break,
-        };
-        let _ = write!(text, "{sign}{change}");
-    }
-    if text.is_empty() {
-        text.push_str(if first.answer == second.answer {
-            "only in what it would delete\n"
-        } else {
-            "only after the part of the answer that is compared line by line\n"
-        });
-    }
-    bounded(&text)
-}
-
-/// Compares two texts line by line, without searching for the smallest difference for long.
-fn compared<'a>(before: &'a str, after: &'a str) -> TextDiff<'a, 'a, 'a, str> {
-    TextDiff::configure().timeout(DIFF_TIME).diff_lines(before, after)
 }
 
 fn bounded(text: &str) -> String {

@@ -14,8 +14,9 @@ use operator_host_cluster::refusal::is_missing_permission;
 use operator_host_contract::Failure;
 use operator_host_core::backoff::at_least;
 use operator_host_core::object::{first_few, unreadable};
+use operator_host_desired::conditions::{NO_PLUGIN, RETRYING};
 use operator_host_desired::plan::{Cause, Refusal};
-use operator_host_runtime::CallError;
+use operator_host_runtime::{CallError, Class};
 
 /// Why a reconcile failed.
 #[derive(Debug, Error)]
@@ -92,21 +93,35 @@ fn lasting(errors: &[ApiError]) -> Vec<&ApiError> {
 
 impl ReconcileError {
     /// Returns the error's class, for a label.
-    pub(super) const fn class(&self) -> &'static str {
+    pub(super) fn class(&self) -> &'static str {
+        self.told().0
+    }
+
+    /// Returns the error's class, its reason in a condition, and whether retrying alone is not expected to help.
+    pub(super) fn told(&self) -> (&'static str, &'static str, bool) {
         match self {
-            Self::NoPlugin(_) => "no_plugin",
-            Self::Watch(_) | Self::Need(NeedError::Unreadable(_)) => "watch",
-            Self::NamespaceTerminating => "namespace_terminating",
-            Self::Call(error) => error.class().as_str(),
-            Self::Need(_) => "need",
-            Self::Namespace(_) => "namespace",
-            Self::Unreadable => "unreadable",
-            Self::OtherController(_) => "other_controller",
-            Self::ProofKey(_) => "proof_key",
-            Self::Refused(_) | Self::FieldsRefused(_) => "refused",
-            Self::Api(_) | Self::Contested { .. } => "api",
-            Self::Status(_) => "status",
-            Self::Unsettled { .. } => "unsettled",
+            Self::NoPlugin(_) => ("no_plugin", NO_PLUGIN, true),
+            Self::Watch(_) | Self::Need(NeedError::Unreadable(_)) => ("watch", "WatchFailed", false),
+            // `is_transient` filters it out.
+            Self::NamespaceTerminating => ("namespace_terminating", "ApplyFailed", false),
+            Self::Call(error) => {
+                let class = error.class();
+                let may_pass = matches!(class, Class::Retry | Class::Busy);
+                (class.as_str(), fault(class), !may_pass)
+            }
+            Self::Need(NeedError::Refused(_)) => ("need", "NeedRefused", true),
+            Self::Namespace(_) => ("namespace", "NamespaceRefused", true),
+            Self::Unreadable => ("unreadable", "Unreadable", true),
+            Self::OtherController(_) => ("other_controller", "OtherController", true),
+            Self::FieldsRefused(_) => ("refused", "ParentFieldsRefused", true),
+            Self::Contested { .. } => ("api", "Contested", true),
+            Self::ProofKey(_) => ("proof_key", "ProvenanceUnknown", false),
+            Self::Refused(_) if is_waiting_for_deletion(self) => ("refused", "WaitingForDeletion", false),
+            Self::Refused(_) if self.has_lost_secret() => ("refused", "GeneratedSecretLost", true),
+            Self::Refused(_) => ("refused", "ChildRefused", true),
+            Self::Api(_) => ("api", "ApplyFailed", false),
+            Self::Status(_) => ("status", "StatusRefused", true),
+            Self::Unsettled { .. } => ("unsettled", "PluginUnsettled", true),
         }
     }
 
@@ -178,4 +193,20 @@ impl From<ApiError> for ReconcileError {
 pub(super) fn is_waiting_for_deletion(error: &ReconcileError) -> bool {
     matches!(error, ReconcileError::Refused(refusals)
         if refusals.iter().all(|refusal| refusal.cause == Cause::Predecessor))
+}
+
+/// Returns the condition's reason for an error of the plugin.
+const fn fault(class: Class) -> &'static str {
+    match class {
+        Class::Invalid => "InvalidSpec",
+        Class::Retry => RETRYING,
+        Class::Trap => "PluginTrapped",
+        Class::Timeout => "PluginTimedOut",
+        Class::Memory => "PluginOutOfMemory",
+        Class::Request => "PluginRequestTooLarge",
+        Class::Output => "PluginAnswerTooLarge",
+        Class::Protocol => "PluginAnswerInvalid",
+        Class::Busy => "HostBusy",
+        Class::Host => "PluginNotCalled",
+    }
 }

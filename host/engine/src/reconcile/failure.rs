@@ -13,7 +13,6 @@ use super::cleanup_deadline::time_left;
 use super::context::Context;
 use super::error::{ReconcileError, Result, is_waiting_for_deletion};
 use super::going::without_advice;
-use super::needs::NeedError;
 use super::run::Run;
 use super::status;
 use operator_host_cluster::api_error::{ApiError, Fault};
@@ -21,10 +20,8 @@ use operator_host_contract::{EventType, Failure};
 use operator_host_core::digest::hash_of;
 use operator_host_core::object::is_terminating;
 use operator_host_core::text::shorten;
-use operator_host_desired::conditions::{
-    NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, conditions_of, current,
-};
-use operator_host_runtime::{CallError, Class};
+use operator_host_desired::conditions::{Reason, StatusUpdate, Verdict, conditions_of, current};
+use operator_host_runtime::CallError;
 
 /// Reports why a reconcile failed, and returns when to try again.
 pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> Action {
@@ -282,49 +279,14 @@ fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> Verdi
         ReconcileError::Call(CallError::Failure(failure)) => failure.message().to_owned(),
         error => error.to_string(),
     };
-    let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, &*message));
-    let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, &*message));
-    match error {
-        ReconcileError::Call(CallError::Failure(Failure::Invalid { reason, .. })) => {
-            stalled(reason.as_deref().unwrap_or("InvalidSpec"))
-        }
-        ReconcileError::Call(error) => match error.class() {
-            class @ (Class::Retry | Class::Busy) => reconciling(fault(class)),
-            class => stalled(fault(class)),
-        },
-        ReconcileError::Need(NeedError::Refused(_)) => stalled("NeedRefused"),
-        ReconcileError::Namespace(_) => stalled("NamespaceRefused"),
-        ReconcileError::Unreadable => stalled("Unreadable"),
-        ReconcileError::OtherController(_) => stalled("OtherController"),
-        ReconcileError::FieldsRefused(_) => stalled("ParentFieldsRefused"),
-        ReconcileError::Contested { .. } => stalled("Contested"),
-        ReconcileError::ProofKey(_) => reconciling("ProvenanceUnknown"),
-        ReconcileError::Refused(_) if is_waiting_for_deletion(error) => reconciling("WaitingForDeletion"),
-        ReconcileError::Refused(_) if error.has_lost_secret() => stalled("GeneratedSecretLost"),
-        ReconcileError::Refused(_) => stalled("ChildRefused"),
-        ReconcileError::NoPlugin(_) => stalled(NO_PLUGIN),
-        ReconcileError::Watch(_) | ReconcileError::Need(NeedError::Unreadable(_)) => {
-            reconciling("WatchFailed")
-        }
-        // `NamespaceTerminating` does not reach this function: `is_transient` filters it out.
-        ReconcileError::NamespaceTerminating | ReconcileError::Api(_) => reconciling("ApplyFailed"),
-        ReconcileError::Status(_) => stalled("StatusRefused"),
-        ReconcileError::Unsettled { .. } => stalled("PluginUnsettled"),
-    }
-}
-
-/// Returns the condition's reason for an error of the plugin.
-const fn fault(class: Class) -> &'static str {
-    match class {
-        Class::Invalid => "InvalidSpec",
-        Class::Retry => RETRYING,
-        Class::Trap => "PluginTrapped",
-        Class::Timeout => "PluginTimedOut",
-        Class::Memory => "PluginOutOfMemory",
-        Class::Request => "PluginRequestTooLarge",
-        Class::Output => "PluginAnswerTooLarge",
-        Class::Protocol => "PluginAnswerInvalid",
-        Class::Busy => "HostBusy",
-        Class::Host => "PluginNotCalled",
+    let (_, reason, is_stalled) = error.told();
+    let reason = match error {
+        ReconcileError::Call(CallError::Failure(Failure::Invalid { reason: Some(own), .. })) => own,
+        _ => reason,
+    };
+    let reason = Reason::new(reason, message);
+    match is_stalled {
+        true => Verdict::Stalled(reason),
+        false => Verdict::Reconciling(reason),
     }
 }
