@@ -12,13 +12,12 @@ mod bounds;
 pub mod certificates;
 pub mod conversion;
 mod conversion_review;
-mod defaulting;
+mod deciding;
 pub mod defaults;
 pub mod fuzzing;
 mod review;
 mod server;
 mod target;
-mod validating;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};

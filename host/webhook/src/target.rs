@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use super::bounds::{Asker, Part, Parts};
 use super::review::Review;
 use super::server::Ask;
-use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, validating};
+use super::deciding::{default, validate};
+use super::{Decision, MESSAGE, NoDecision, memory_of};
 use crate::conversion::{self, Before, ConversionError, Purpose};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
@@ -156,9 +157,9 @@ impl PluginTarget {
         }
         let old = old.map(read).transpose()?;
         match ask {
-            Ask::Default => defaulting::default(&plugin, &self.calls, review, &before).await,
+            Ask::Default => default(&plugin, &self.calls, review, &before).await,
             Ask::Validate | Ask::Convert => {
-                validating::validate(&plugin, &self.calls, review, &before, old.as_ref()).await
+                validate(&plugin, &self.calls, review, &before, old.as_ref()).await
             }
         }
     }
@@ -210,20 +211,25 @@ fn api_version(object: &RawValue) -> String {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn the_plugin_from_before_converts_until_the_new_one_does() {
+    /// Returns plugins of these versions, each with the versions of its kind that it converts.
+    async fn load<const N: usize>(plugins: [(&str, &[&str]); N]) -> [Live; N] {
         let runtime =
             operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
-        let load = async |version: &str| {
-            let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER).plugin_version(version);
+        let load = plugins.map(async |(version, versions)| {
+            let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER);
+            let case = case.plugin_version(version).versions(versions);
             let file = case.build(plugin_fixtures::Form::Command);
-            runtime
-                .load(file, operator_host_runtime::Limits::default())
-                .await
-                .unwrap()
-        };
+            let limits = operator_host_runtime::Limits::default();
+            Live::Plugin(runtime.load(file, limits).await.unwrap())
+        });
+        futures::future::join_all(load).await.try_into().ok().unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_plugin_from_before_converts_until_the_new_one_does() {
         let config = Arc::new(operator_host_config::testing::config());
-        let (_before, before) = watch::channel(Live::Plugin(load("1.0.0").await));
+        let [first, second] = load([("1.0.0", &[]), ("2.0.0", &[])]).await;
+        let (_before, before) = watch::channel(first);
         let (plugin, live) = watch::channel(Live::Loading);
         let none = || watch::channel(None).1;
         let instruments = Instruments::unread();
@@ -239,27 +245,16 @@ mod tests {
         let loading = watch::channel(Live::Loading).1;
         let next = PluginTarget::new(&config, loading, Some(target.converter()), none(), &instruments);
         assert_eq!(version(&next).await, "1.0.0");
-        plugin.send_replace(Live::Plugin(load("2.0.0").await));
+        plugin.send_replace(second);
         assert_eq!(version(&target).await, "2.0.0");
     }
 
     #[tokio::test]
     async fn the_next_plugin_converts_only_versions_that_the_live_one_does_not_know() {
-        let runtime =
-            operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
-        let load = async |version: &str, versions: &[&str]| {
-            let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
-                .plugin_version(version)
-                .versions(versions);
-            let file = case.build(plugin_fixtures::Form::Command);
-            runtime
-                .load(file, operator_host_runtime::Limits::default())
-                .await
-                .unwrap()
-        };
-        let live = Live::Plugin(load("1.0.0", &["v1", "v2"]).await);
+        let versions = ["v1", "v2", "v3"];
+        let [live, next] = load([("1.0.0", &versions[..2]), ("2.0.0", &versions)]).await;
         let (_live, live) = watch::channel(live);
-        let (_next, next) = watch::channel(Some(load("2.0.0", &["v1", "v2", "v3"]).await));
+        let (_next, next) = watch::channel(next.plugin().cloned());
         let config = Arc::new(operator_host_config::testing::config());
         let target = PluginTarget::new(&config, live, None, next, &Instruments::unread());
         for (from, to, expected) in [
