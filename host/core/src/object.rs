@@ -302,6 +302,11 @@ pub struct ChildRef {
 }
 
 impl ChildRef {
+    /// Creates a key.
+    pub const fn new(kind: Kind, name: NamespacedName) -> Self {
+        Self { kind, name }
+    }
+
     /// Returns the key of an object that contains its type.
     pub fn of(object: &DynamicObject) -> Self {
         let types = object.types.clone().unwrap_or_default();

@@ -351,14 +351,10 @@ impl<'a> Policy<'a> {
         annotations[APPLIED_ANNOTATION] = fingerprint.as_str().into();
         self.mark(annotations);
         Ok(Desired {
-            key,
-            body,
             left,
             fingerprint,
-            after: Vec::new(),
-            depth: 0,
             update,
-            place: 0,
+            ..Desired::new(key, body)
         })
     }
 

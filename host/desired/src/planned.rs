@@ -32,6 +32,20 @@ pub struct Desired {
 }
 
 impl Desired {
+    /// Creates a child with this body, which leaves no field to others and comes after no other child.
+    pub fn new(key: ChildRef, body: Value) -> Self {
+        Self {
+            key,
+            body,
+            left: Vec::new(),
+            fingerprint: String::new(),
+            after: Vec::new(),
+            depth: 0,
+            update: Update::default(),
+            place: 0,
+        }
+    }
+
     /// Returns the body of a child that does not exist yet.
     pub fn new_body(&self) -> Value {
         let mut body = self.body.clone();

@@ -506,10 +506,7 @@ mod tests {
     const WORKERS: usize = 1000;
 
     fn name(name: &str) -> NamespacedName {
-        NamespacedName {
-            namespace: Some("default".into()),
-            name: name.into(),
-        }
+        NamespacedName::new(Some("default".into()), name)
     }
 
     async fn is_idle(queue: &Queue) -> bool {
@@ -543,10 +540,10 @@ mod tests {
     #[tokio::test]
     async fn own_writes_of_a_thousand_children_are_dropped_and_what_comes_with_too_many_is_not() {
         let own = |index: usize| Trigger::Child {
-            child: ChildRef {
-                kind: operator_host_contract::Kind::new("v1", "Pod"),
-                name: name(&index.to_string()),
-            },
+            child: ChildRef::new(
+                operator_host_contract::Kind::new("v1", "Pod"),
+                name(&index.to_string()),
+            ),
             version: Some(1),
         };
         let is_own = |reason: &Trigger| matches!(reason, Trigger::Child { version: Some(1), .. });
@@ -574,22 +571,18 @@ mod tests {
 
     #[tokio::test]
     async fn closing_wakes_every_worker() {
-        let queue = std::sync::Arc::new(Queue::new(WORKERS));
+        let queue = Arc::new(Queue::new(WORKERS));
         let workers: Vec<_> = (0..8)
             .map(|_| {
-                let queue = std::sync::Arc::clone(&queue);
+                let queue = Arc::clone(&queue);
                 tokio::spawn(async move { queue.next().await.is_none() })
             })
             .collect();
         tokio::task::yield_now().await;
         queue.close();
         for worker in workers {
-            assert!(
-                tokio::time::timeout(Duration::from_secs(5), worker)
-                    .await
-                    .unwrap()
-                    .unwrap()
-            );
+            let closed = tokio::time::timeout(Duration::from_secs(5), worker).await;
+            assert!(closed.unwrap().unwrap());
         }
     }
 
@@ -682,10 +675,7 @@ mod tests {
     #[tokio::test]
     async fn a_namespace_waits_for_one_parent_of_another_and_not_for_all() {
         let queue = Queue::new(WORKERS);
-        let of = |namespace: &str, index: usize| NamespacedName {
-            namespace: Some(namespace.into()),
-            name: index.to_string(),
-        };
+        let of = |namespace: &str, index: usize| NamespacedName::parse(&format!("{namespace}/{index}"));
         let edit = || Trigger::Parent { version: Some(1) };
         for index in 0..500 {
             queue.enqueue(&of("many", index), edit());
@@ -698,19 +688,11 @@ mod tests {
         for _ in 0..7 {
             next.push(queue.next().await.unwrap().parent);
         }
-        let few: Vec<_> = next.iter().filter(|parent| **parent != of("many", 0)).collect();
-        let few = few
-            .into_iter()
-            .filter(|parent| parent.namespace.as_deref() == Some("few"));
-        assert!(few.eq(&[of("few", 0), of("few", 1), of("few", 2)]), "{next:?}");
         // Those of one namespace keep their order.
-        let many = next
-            .iter()
-            .filter(|parent| parent.namespace.as_deref() == Some("many"));
-        assert!(
-            many.eq(&[of("many", 1), of("many", 2), of("many", 3), of("many", 4)]),
-            "{next:?}"
-        );
+        for (namespace, numbers) in [("few", 0..3), ("many", 1..5)] {
+            let found = next.iter().filter(|parent| parent.namespace.as_deref() == Some(namespace));
+            assert!(found.cloned().eq(numbers.map(|number| of(namespace, number))), "{next:?}");
+        }
     }
 
     #[tokio::test]
@@ -755,19 +737,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_worker_does_everything() {
+    async fn a_parent_that_is_edited_while_a_resync_of_it_runs_comes_first_after_it_also_with_one_worker() {
         let queue = Queue::new(1);
-        queue.enqueue(&name("a"), Trigger::Resync);
-        let (parent, reason) = edit("new");
-        queue.enqueue(&parent, reason);
-        assert_eq!(queue.next().await.unwrap().parent, parent);
-        queue.done(&parent, |_| false);
-        assert_eq!(queue.next().await.unwrap().parent, name("a"));
-    }
-
-    #[tokio::test]
-    async fn a_parent_that_is_edited_while_a_resync_of_it_runs_comes_first_after_it() {
-        let queue = Queue::new(WORKERS);
         queue.enqueue(&name("a"), Trigger::Resync);
         queue.next().await.unwrap();
         queue.enqueue(&name("b"), Trigger::Resync);
@@ -776,17 +747,19 @@ mod tests {
         queue.enqueue(&parent, reason);
         queue.done(&parent, |_| false);
         assert_eq!(queue.next().await.unwrap().parent, name("a"));
+        queue.done(&parent, |_| false);
+        assert_eq!(queue.next().await.unwrap().parent, name("b"));
     }
 
     #[tokio::test]
     async fn no_parent_is_lost_with_concurrent_enqueues() {
-        let queue = std::sync::Arc::new(Queue::new(WORKERS));
+        let queue = Arc::new(Queue::new(WORKERS));
         for i in 0..1000 {
             queue.enqueue(&name(&i.to_string()), Trigger::Resync);
         }
         let workers: Vec<_> = (0..4)
             .map(|_| {
-                let queue = std::sync::Arc::clone(&queue);
+                let queue = Arc::clone(&queue);
                 tokio::spawn(async move {
                     let mut seen = 0;
                     while let Some(work) = queue.next().await {

@@ -63,31 +63,25 @@ fn a_plugin_may_keep_more_than_the_configuration_and_not_less() {
     );
 }
 
+fn key(kind: &str, name: &str) -> ChildRef {
+    ChildRef::new(Kind::new("v1", kind), NamespacedName::parse(name))
+}
+
+fn taking_turns(kind: &str, name: &str, last_first: bool) -> Desired {
+    let mut desired = Desired::new(key(kind, name), Value::Null);
+    desired.update.one = Some(Turn {
+        last_first,
+        ..Turn::default()
+    });
+    desired
+}
+
 /// Decides about Pods of which the text gives the state, in the order of an answer: done, pending, outdated and ready (`o`) or not
 /// (`u`), blocked. Returns those that wait, and the one that the others wait for.
 fn wait(states: &str, last_first: bool) -> (String, Option<String>) {
-    let desired = states.chars().enumerate().map(|(place, state)| {
-        let name = format!("{place}{state}");
-        let update = Update {
-            one: Some(Turn {
-                last_first,
-                ..Turn::default()
-            }),
-            ..Update::default()
-        };
-        Desired {
-            key: ChildRef {
-                kind: Kind::new("v1", "Pod"),
-                name: NamespacedName::parse(&name),
-            },
-            body: Value::Null,
-            left: Vec::new(),
-            fingerprint: String::new(),
-            after: Vec::new(),
-            depth: 0,
-            update,
-            place,
-        }
+    let desired = states.chars().enumerate().map(|(place, state)| Desired {
+        place,
+        ..taking_turns("Pod", &format!("{place}{state}"), last_first)
     });
     let turns = turns(&desired.collect::<Vec<_>>(), &[], |child, _| {
         match child.key.name.name.chars().last() {
@@ -126,27 +120,8 @@ fn nothing_is_changed_while_one_that_is_as_wanted_is_not_ready() {
 
 #[test]
 fn kinds_take_turns_apart_from_each_other() {
-    let child = |kind: &str, name: &str| Desired {
-        key: ChildRef {
-            kind: Kind::new("v1", kind),
-            name: NamespacedName::parse(name),
-        },
-        body: Value::Null,
-        left: Vec::new(),
-        fingerprint: String::new(),
-        after: Vec::new(),
-        depth: 0,
-        update: Update {
-            one: Some(Turn::default()),
-            ..Update::default()
-        },
-        place: 0,
-    };
-    let desired = [
-        child("Pod", "a"),
-        child("ConfigMap", "b"),
-        child("ConfigMap", "c"),
-    ];
+    let desired = [("Pod", "a"), ("ConfigMap", "b"), ("ConfigMap", "c")];
+    let desired = desired.map(|(kind, name)| taking_turns(kind, name, false));
     let state = |child: &Desired, _| match child.key.kind.kind.as_str() {
         "Pod" => Member::Pending("it is new".to_owned()),
         _ => Member::Outdated { is_ready: true },
@@ -156,10 +131,6 @@ fn kinds_take_turns_apart_from_each_other() {
     let waiting: Vec<_> = waiting.waiting.values().collect();
     assert_eq!(waiting, ["ConfigMap c waits for its turn after ConfigMap b"]);
     // What the plugin keeps until it is gone.
-    let going = ChildRef {
-        kind: Kind::new("v1", "ConfigMap"),
-        name: NamespacedName::parse("a"),
-    };
-    let waiting = turns(&desired, &[going], state).waiting;
+    let waiting = turns(&desired, &[key("ConfigMap", "a")], state).waiting;
     assert_eq!(waiting.len(), 2, "{waiting:?}");
 }

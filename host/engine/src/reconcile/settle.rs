@@ -285,10 +285,7 @@ mod tests {
     }
 
     fn child(name: &str) -> ChildRef {
-        ChildRef {
-            kind: Kind::new("v1", "Pod"),
-            name: NamespacedName::parse(name),
-        }
+        ChildRef::new(Kind::new("v1", "Pod"), NamespacedName::parse(name))
     }
 
     #[test]

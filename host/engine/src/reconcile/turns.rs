@@ -138,10 +138,7 @@ mod tests {
     use operator_host_core::object::NamespacedName;
 
     fn key(name: &str) -> ChildRef {
-        ChildRef {
-            kind: Kind::new("v1", "Pod"),
-            name: NamespacedName::parse(name),
-        }
+        ChildRef::new(Kind::new("v1", "Pod"), NamespacedName::parse(name))
     }
 
     #[test]

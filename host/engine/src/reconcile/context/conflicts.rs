@@ -241,10 +241,7 @@ mod tests {
     const CONTESTED_AFTER: u32 = 5;
 
     fn child(name: &str) -> ChildRef {
-        ChildRef {
-            kind: Kind::new("apps/v1", "Deployment"),
-            name: NamespacedName::parse(name),
-        }
+        ChildRef::new(Kind::new("apps/v1", "Deployment"), NamespacedName::parse(name))
     }
 
     fn counted() -> ContestedChild {

@@ -25,20 +25,8 @@ fn the_fields_that_are_refused_are_read_from_the_message() {
 
 /// Returns the parts of an object with this content that hold the field, for a manager that owns `ours` and wants `body`.
 fn parts_of(body: &Value, ours: &Value, mut live: Value, path: &str) -> Vec<(String, Option<Value>)> {
-    let key = ChildRef {
-        kind: Kind::new("v1", "Pod"),
-        name: NamespacedName::parse("n/a"),
-    };
-    let desired = Desired {
-        update: operator_host_desired::update::Update::default(),
-        place: 0,
-        key,
-        body: body.clone(),
-        left: Vec::new(),
-        fingerprint: String::new(),
-        after: Vec::new(),
-        depth: 0,
-    };
+    let key = ChildRef::new(Kind::new("v1", "Pod"), NamespacedName::parse("n/a"));
+    let desired = Desired::new(key, body.clone());
     live["metadata"] = json!({ "name": "a", "managedFields": [{
             "manager": "us", "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": ours,
         }] });

@@ -231,19 +231,16 @@ impl World {
 
 fn parent(version: u128, spec: u32, label: u32, status: u32) -> DynamicObject {
     let object = json!({
-        "apiVersion": "v1", "kind": "Shop", "metadata": { "name": "a", "generation": spec, "resourceVersion": version.to_string(), "labels": { "l": label.to_string() } },
+        "apiVersion": "v1", "kind": "Shop", "metadata": {
+            "name": "a", "generation": spec, "resourceVersion": version.to_string(), "labels": { "l": label.to_string() },
+        },
         "spec": spec, "status": status,
     });
     serde_json::from_value(object).unwrap()
 }
 
 fn child() -> ChildRef {
-    let kind = Kind::new("v1", "Pod");
-    let name = NamespacedName {
-        namespace: None,
-        name: "a-0".into(),
-    };
-    ChildRef { kind, name }
+    ChildRef::new(Kind::new("v1", "Pod"), NamespacedName::parse("a-0"))
 }
 
 proptest! {
