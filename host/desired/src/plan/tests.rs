@@ -44,6 +44,25 @@ pub(super) fn namespaced(kind: &Kind) -> Result<bool, NotServed> {
     }
 }
 
+/// Returns the policy of a controller for a parent.
+fn policy<'a>(
+    config: &'a ControllerConfig,
+    parent: &'a DynamicObject,
+    existing: &'a dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
+) -> Policy<'a> {
+    Policy {
+        scope: config.scope(),
+        parent,
+        digest: "sha256:d",
+        trace: None,
+        plugin: "shop 1.0",
+        namespaced: &namespaced,
+        existing,
+        shown: &[],
+        proof: SecretProof::Key(None),
+    }
+}
+
 fn plan_with(
     config: &ControllerConfig,
     parent: &DynamicObject,
@@ -51,22 +70,12 @@ fn plan_with(
     children: &[Value],
     generate: &[GeneratedSecret],
 ) -> Result<Plan, Vec<String>> {
-    let policy = Policy {
-        scope: config.scope(),
-        parent,
-        digest: "sha256:d",
-        trace: None,
-        plugin: "shop 1.0",
-        namespaced: &namespaced,
-        existing: &|key| {
-            let existing = cached(existing?);
-            (existing.name_any() == key.name.name).then(|| Arc::new(existing))
-        },
-        shown: &[],
-        proof: SecretProof::Key(None),
+    let existing = |key: &ChildRef| {
+        let existing = cached(existing?);
+        (existing.name_any() == key.name.name).then(|| Arc::new(existing))
     };
-    plan(&policy, &answer(children, generate))
-        .map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
+    let plan = plan(&policy(config, parent, &existing), &answer(children, generate));
+    plan.map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
 }
 
 fn answer(children: &[Value], generate: &[GeneratedSecret]) -> Response {
@@ -88,14 +97,17 @@ fn first_refusal(plan: Result<Plan, Vec<String>>, expected: &str) {
     assert!(refusals[0].contains(expected), "{refusals:?}");
 }
 
+fn generated(name: &str) -> GeneratedSecret {
+    GeneratedSecret {
+        name: name.into(),
+        entries: Vec::new(),
+    }
+}
+
 /// Checks the refusal of a Secret that is to be generated.
 #[track_caller]
 fn secret_refused(name: &str, expected: &str) {
-    let secret = GeneratedSecret {
-        name: name.into(),
-        entries: Vec::new(),
-    };
-    let plan = plan_with(&config(), &parent(Some("default")), None, &[], &[secret]);
+    let plan = plan_with(&config(), &parent(Some("default")), None, &[], &[generated(name)]);
     first_refusal(plan, expected);
 }
 
@@ -141,19 +153,11 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
     let (config, parent) = (config(), parent(Some("default")));
     let with = |digest| {
         let policy = Policy {
-            scope: config.scope(),
-            parent: &parent,
             digest,
-            trace: None,
-            plugin: "shop 1.0",
-            namespaced: &|_| Ok(true),
-            existing: &|_| None,
-            shown: &[],
-            proof: SecretProof::Key(None),
+            ..policy(&config, &parent, &|_| None)
         };
-        plan(&policy, &answer(&[pod("p")], &[])).unwrap().desired[0]
-            .fingerprint
-            .clone()
+        let plan = plan(&policy, &answer(&[pod("p")], &[])).unwrap();
+        plan.desired[0].fingerprint.clone()
     };
     assert_eq!(with("sha256:one"), with("sha256:two"));
     let mut other = pod("p");
@@ -223,46 +227,29 @@ fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children
 }
 
 #[test]
-fn ownership_ends_at_the_namespaces_that_a_parent_may_have_children_in() {
+fn a_parent_owns_what_has_its_uid_and_the_label_both_where_it_may_have_children() {
     let config = config();
-    let owned = |parent: &DynamicObject, namespace: Option<&str>| {
+    let owns = |parent: &DynamicObject, namespace: Option<&str>, uid: &str, label: &str| {
         let mut child = marked("Pod", namespace, "default/a");
-        child.metadata.owner_references = serde_json::from_value(json!([
-            { "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "uid-a", "controller": true },
-        ]))
-        .unwrap();
+        child.labels_mut().insert(CONTROLLER_LABEL.into(), label.into());
+        let owner = json!([{ "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": uid, "controller": true }]);
+        child.metadata.owner_references = serde_json::from_value(owner).unwrap();
         owns(config.scope(), parent, &child)
     };
     let (own, none) = (parent(Some("default")), parent(None));
-    assert!(owned(&own, Some("default")));
-    assert!(!owned(&own, Some("attacker")));
-    assert!(!owned(&own, None));
-    assert!(owned(&none, Some("spare")));
-    assert!(owned(&none, None));
-    assert!(!owned(&none, Some("default")));
-}
-
-#[test]
-fn ownership_needs_the_uid_and_the_label_both() {
-    let (config, parent) = (config(), parent(Some("default")));
-    let owned = |uid: &str, label: &str| {
-        owns(
-            config.scope(),
-            &parent,
-            &object(json!({
-                "apiVersion": "v1", "kind": "Pod",
-                "metadata": {
-                    "name": "p", "namespace": "default", "labels": { CONTROLLER_LABEL: label },
-                    "ownerReferences": [
-                        { "apiVersion": "v1", "kind": "Shop", "name": "a", "uid": uid, "controller": true },
-                    ],
-                },
-            })),
-        )
-    };
-    assert!(owned("uid-a", "shop"));
-    assert!(!owned("uid-b", "shop"));
-    assert!(!owned("uid-a", "other"));
+    for (parent, namespace, uid, label, expected) in [
+        (&own, Some("default"), "uid-a", "shop", true),
+        (&own, Some("default"), "uid-b", "shop", false),
+        (&own, Some("default"), "uid-a", "other", false),
+        (&own, Some("attacker"), "uid-a", "shop", false),
+        (&own, None, "uid-a", "shop", false),
+        (&none, Some("spare"), "uid-a", "shop", true),
+        (&none, None, "uid-a", "shop", true),
+        (&none, Some("default"), "uid-a", "shop", false),
+    ] {
+        let found = owns(parent, namespace, uid, label);
+        assert_eq!(found, expected, "{namespace:?} {uid} {label}");
+    }
 }
 
 #[test]
@@ -402,10 +389,7 @@ fn pod_after(name: &str, after: &str) -> Value {
 
 #[test]
 fn what_comes_before_a_child_is_found_among_children_secrets_and_kept_children() {
-    let generate = [GeneratedSecret {
-        name: "root".into(),
-        entries: Vec::new(),
-    }];
+    let generate = [generated("root")];
     let children = [pod("first"), pod_after("last", "Pod/first, Secret/default/root")];
     let parent = parent(Some("default"));
     let refusals = plan_with(&config(), &parent, None, &children, &generate).unwrap_err();
@@ -427,15 +411,8 @@ fn a_child_that_the_plugin_was_shown_may_be_named_although_it_has_just_gone() {
     let shown = [Arc::new(object(old))];
     let after_old = |shown: &[Arc<DynamicObject>], keep: &[ObjectRef]| {
         let policy = Policy {
-            scope: config.scope(),
-            parent: &parent,
-            digest: "sha256:d",
-            trace: None,
-            plugin: "shop 1.0",
-            namespaced: &namespaced,
-            existing: &|_| None,
             shown,
-            proof: SecretProof::Key(None),
+            ..policy(&config, &parent, &|_| None)
         };
         let answer = Response {
             keep: keep.to_vec(),
