@@ -163,26 +163,14 @@ mod tests {
 
     #[test]
     fn what_is_no_review_is_refused() {
-        for (change, expected) in [
-            (
-                Box::new(|review: &mut Value| review["apiVersion"] = "v1beta1".into())
-                    as Box<dyn Fn(&mut Value)>,
-                "v1beta1",
-            ),
-            (
-                Box::new(|review| review["request"]["uid"] = "".into()),
-                "is empty",
-            ),
-            (
-                Box::new(|review| review["request"]["objects"] = json!({})),
-                "request.objects: it is not a list",
-            ),
-            (
-                Box::new(|review| review["request"] = Value::Null),
-                "missing field `request`",
-            ),
+        for (pointer, other, expected) in [
+            ("/apiVersion", json!("v1beta1"), "v1beta1"),
+            ("/request/uid", json!(""), "is empty"),
+            ("/request/objects", json!({}), "request.objects: it is not a list"),
+            ("/request", Value::Null, "missing field `request`"),
         ] {
-            let error = ConversionReview::parse(&review(change)).unwrap_err();
+            let body = review(|review| *review.pointer_mut(pointer).unwrap() = other);
+            let error = ConversionReview::parse(&body).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
         let many = |count| review(|review| review["request"]["objects"] = vec![0; count].into());

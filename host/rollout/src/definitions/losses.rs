@@ -306,56 +306,28 @@ mod tests {
     fn the_identity_of_a_kind_and_its_stored_versions_stay() {
         let (v1, v2) = (version("v1", &[]), version("v2", &[]));
         let installed = crd(&[v1.clone(), v2.clone()], &["v1", "v2"]);
-        let lost = |change: &dyn Fn(&mut Value)| {
-            let mut wanted = installed.clone();
-            change(&mut wanted);
-            of_kind(&installed, &wanted, "v2")
-        };
-        assert_eq!(lost(&|_| {}), Vec::<String>::new());
-        assert_eq!(
-            lost(&|crd| crd["spec"]["names"]["shortNames"] = json!(["sh"])),
-            Vec::<String>::new()
-        );
-        assert_eq!(
-            lost(&|crd| drop(crd["spec"]["names"].as_object_mut().unwrap().remove("singular"))),
-            Vec::<String>::new()
-        );
-        for (change, words) in [
-            (
-                Box::new(|crd: &mut Value| crd["spec"]["scope"] = "Cluster".into())
-                    as Box<dyn Fn(&mut Value)>,
-                "spec.scope",
-            ),
-            (
-                Box::new(|crd| crd["spec"]["group"] = "b.dev".into()),
-                "spec.group",
-            ),
-            (
-                Box::new(|crd| crd["spec"]["names"]["kind"] = "Store".into()),
-                "spec.names.kind",
-            ),
-            (
-                Box::new(|crd| crd["spec"]["names"]["singular"] = "store".into()),
-                "spec.names.singular",
-            ),
-            (
-                Box::new(|crd| crd["spec"]["versions"] = json!([version("v2", &[])])),
-                "it lacks the version v1",
-            ),
-            (
-                Box::new(|crd| crd["spec"]["versions"][0]["served"] = false.into()),
-                "it does not serve the version v1",
-            ),
-            (
-                Box::new(|crd| crd["spec"]["versions"][1]["served"] = false.into()),
-                "which this controller reconciles",
-            ),
+        let lost = |wanted: &Value| of_kind(&installed, wanted, "v2");
+        let none: [&str; 0] = [];
+        let mut wanted = installed.clone();
+        wanted["spec"]["names"]["shortNames"] = json!(["sh"]);
+        wanted["spec"]["names"].as_object_mut().unwrap().remove("singular");
+        assert_eq!(lost(&wanted), none);
+        for (pointer, other, words) in [
+            ("/spec/scope", json!("Cluster"), "spec.scope"),
+            ("/spec/group", json!("b.dev"), "spec.group"),
+            ("/spec/names/kind", json!("Store"), "spec.names.kind"),
+            ("/spec/names/singular", json!("store"), "spec.names.singular"),
+            ("/spec/versions", json!([v2]), "it lacks the version v1"),
+            ("/spec/versions/0/served", json!(false), "it does not serve the version v1"),
+            ("/spec/versions/1/served", json!(false), "which this controller reconciles"),
         ] {
-            let lost = lost(&change);
+            let mut wanted = installed.clone();
+            *wanted.pointer_mut(pointer).unwrap() = other;
+            let lost = lost(&wanted);
             assert!(!lost.is_empty() && lost[0].contains(words), "{words}: {lost:?}");
         }
         let migrated = crd(&[v1, v2.clone()], &["v2"]);
-        assert_eq!(of_kind(&migrated, &crd(&[v2], &[]), "v2"), Vec::<String>::new());
+        assert_eq!(of_kind(&migrated, &crd(&[v2], &[]), "v2"), none);
     }
 
     #[tokio::test]

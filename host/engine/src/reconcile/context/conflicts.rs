@@ -282,10 +282,8 @@ mod tests {
         let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
         let soon = Duration::from_millis(10);
         let applies = fight(&mut conflicts, 16, soon, &mut now);
-        let gaps: Vec<u64> = applies
-            .windows(2)
-            .map(|pair| (pair[1] - pair[0]).as_secs())
-            .collect();
+        let gaps = applies.windows(2).map(|pair| (pair[1] - pair[0]).as_secs());
+        let gaps: Vec<_> = gaps.collect();
         let expected = [0, 0, 0, 5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 300];
         assert_eq!(gaps, expected);
         let message = conflicts.condition().unwrap().message;
@@ -318,10 +316,8 @@ mod tests {
         let expected = ["Deployment a/web: spec.replicas is no longer changed back"];
         assert_eq!(conflicts.end(|_| true, now), expected);
         assert_eq!(conflicts.condition(), None);
-        assert_eq!(
-            conflicts.differs(&child("a/web"), "f", Some("f"), now),
-            Seen::Edit
-        );
+        let key = child("a/web");
+        assert_eq!(conflicts.differs(&key, "f", Some("f"), now), Seen::Edit);
     }
 
     #[test]
@@ -335,17 +331,11 @@ mod tests {
     fn what_the_plugin_wants_anew_is_applied_at_once() {
         let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
         fight(&mut conflicts, 8, Duration::from_millis(1), &mut now);
-        let key = child("a/web");
-        assert_eq!(
-            conflicts.differs(&key, "f", Some("f"), now),
-            Seen::Contested { hold: true }
-        );
+        let (key, held) = (child("a/web"), Seen::Contested { hold: true });
+        assert_eq!(conflicts.differs(&key, "f", Some("f"), now), held);
         assert_eq!(conflicts.differs(&key, "g", Some("f"), now), Seen::Edit);
         conflicts.applied(&key, "g", false, now);
-        assert_eq!(
-            conflicts.differs(&key, "g", Some("g"), now),
-            Seen::Contested { hold: true }
-        );
+        assert_eq!(conflicts.differs(&key, "g", Some("g"), now), held);
         // The plugin no longer wants the child.
         assert_eq!(conflicts.end(|_| false, now), [""; 0]);
         assert_eq!(conflicts.condition(), None);
@@ -359,10 +349,8 @@ mod tests {
             assert_eq!(conflicts.differs(&key, "ours", Some("theirs"), now), Seen::Edit);
             conflicts.applied(&key, "ours", true, now);
         }
-        assert!(matches!(
-            conflicts.differs(&key, "ours", Some("theirs"), now),
-            Seen::Contested { .. }
-        ));
+        let seen = conflicts.differs(&key, "ours", Some("theirs"), now);
+        assert!(matches!(seen, Seen::Contested { .. }));
     }
 
     #[test]
