@@ -160,10 +160,12 @@ async fn an_edit_of_what_was_applied_is_put_right_whatever_it_replaces() {
     assert_eq!(web.metadata.annotations.unwrap()["note"], "b");
 }
 
-/// Regression: an object whose entries were wiped, as some backup tools do, was never corrected, or always applied.
+/// Regression: each of these ended in a refusal for ever, since an apply removes nothing that it does not own. And an object whose
+/// entries were wiped, as some backup tools do, was never corrected, or always applied.
 #[tokio::test]
-async fn an_object_without_managed_fields_is_applied_once() {
-    let (scenario, host) = start("drift-wiped", &[service()]).await;
+async fn an_edit_that_the_merge_cannot_undo_is_replaced_and_an_object_without_managed_fields_is_applied_once() {
+    let children = [deployment("web", &pod()), service()];
+    let (scenario, host) = start("drift-unions", &children).await;
     let applies = async || {
         let writes = scenario.all_writes(cluster().await).await;
         writes_to(&writes, "services").len()
@@ -171,25 +173,17 @@ async fn an_object_without_managed_fields_is_applied_once() {
     let before = applies().await;
     let wipe = json!({ "metadata": { "managedFields": [{}] } });
     scenario.patch(SERVICE, "web", wipe).await;
-    scenario
-        .until(SERVICE, "web", "owned again", |web| {
-            web.managed_fields()
-                .iter()
-                .any(|entry| entry.manager.as_deref() == Some("operator-host/puppet"))
-        })
-        .await;
-    let reconciles = host.reconciles("drift-wiped/p");
+    let is_owned = |web: &DynamicObject| {
+        let mut entries = web.managed_fields().iter();
+        entries.any(|entry| entry.manager.as_deref() == Some("operator-host/puppet"))
+    };
+    scenario.until(SERVICE, "web", "owned again", is_owned).await;
+    let reconciles = host.reconciles("drift-unions/p");
     let patch = json!({ "metadata": { "labels": { "a": "b" } } });
     edit(&scenario, SERVICE, "web", patch).await;
-    host.until_reconciles("drift-wiped/p", reconciles + 1).await;
+    host.until_reconciles("drift-unions/p", reconciles + 1).await;
     assert_eq!(applies().await, before + 1);
-}
 
-/// Regression: each of these ended in a refusal for ever, since an apply removes nothing that it does not own.
-#[tokio::test]
-async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
-    let children = [deployment("web", &pod()), service()];
-    let (scenario, host) = start("drift-unions", &children).await;
     let within = |pod: Value| json!({ "spec": { "template": { "spec": pod } } });
     // Another member of a union; and what somebody has elsewhere stays.
     let patch = json!({ "metadata": { "annotations": { "note": "a" } } });

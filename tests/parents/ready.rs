@@ -16,8 +16,15 @@ fn claim(name: &str) -> Value {
     })
 }
 
+async fn bind(scenario: &Scenario, claim: &str) {
+    let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
+    let api = scenario.api(CLAIM);
+    let bound = api.patch_status(claim, &PatchParams::default(), &bound).await;
+    bound.expect("the status is taken");
+}
+
 #[tokio::test]
-async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
+async fn ready_waits_for_the_children_names_the_first_that_is_not_and_is_written_at_once_in_the_end() {
     let (scenario, _host) = puppets("ready", CHILDREN).await;
     let children = [config_map("a", "1"), claim("data-0"), claim("data-1")];
     scenario.wants("p", &children).await;
@@ -32,34 +39,22 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
     assert!(condition(&puppet, "Reconciling").is_none(), "{puppet:?}");
 
     for name in ["data-0", "data-1"] {
-        let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
-        let api = scenario.api(CLAIM);
-        api.patch_status(name, &PatchParams::default(), &bound)
-            .await
-            .expect("the status is taken");
+        bind(&scenario, name).await;
     }
     let puppet = scenario.until_ready("p").await;
     let expected = "every child is applied and ready";
     assert_eq!(condition(&puppet, "Ready").unwrap()["message"], expected);
-}
 
-/// Regression: the texts on the way counted as a loop. `Ready` came half a minute late, after a warning.
-#[tokio::test]
-async fn ready_is_written_at_once_however_many_texts_came_before() {
-    let (scenario, _host) = puppets("ready-steps", CHILDREN).await;
+    // Regression: the texts on the way counted as a loop. `Ready` came half a minute late, after a warning.
     let names: Vec<String> = (10..40).map(|number| format!("data-{number}")).collect();
     let claims: Vec<Value> = names.iter().map(|name| claim(name)).collect();
     scenario.wants("p", &claims).await;
     let not_ready = format!("Ready=False ChildrenNotReady: {}", names[0]);
     scenario.until_told("p", &not_ready).await;
-    let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
     for name in &names {
         // As slowly as pods become ready.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let api = scenario.api(CLAIM);
-        api.patch_status(name, &PatchParams::default(), &bound)
-            .await
-            .expect("the status is taken");
+        bind(&scenario, name).await;
     }
     let start = Instant::now();
     scenario.until_ready("p").await;
