@@ -59,8 +59,28 @@ async fn plugins_that_wait_to_be_compiled_are_packed() {
 }
 
 #[tokio::test]
-async fn there_are_as_many_controllers_as_the_ceilings_allow_and_one_that_goes_makes_room() {
+async fn there_are_as_many_controllers_as_the_ceilings_allow_and_the_definition_bounds_each_list_and_text() {
     let world = World::new("controllers-number").await;
+    let kinds = |count: usize| -> Vec<_> {
+        (0..count)
+            .map(|number| json!({"apiVersion": "v1", "kind": format!("K{number}")}))
+            .collect()
+    };
+    let cases = [
+        (json!({"children": kinds(101)}), "spec.children"),
+        (json!({"reads": kinds(101)}), "spec.reads"),
+        (json!({"otherNamespaces": vec!["a"; 101]}), "spec.otherNamespaces"),
+        (json!({"resync": "1".repeat(1025)}), "spec.resync"),
+    ];
+    for (more, field) in cases {
+        let mut spec = json!({"parent": {"apiVersion": "a.dev/v1", "kind": "A"}, "plugin": "a.wasm"});
+        let fields = spec.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        let object = json!({"apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller",
+                            "metadata": {"name": "big"}, "spec": spec});
+        let error = world.try_create(CONTROLLER, &object).await.unwrap_err();
+        assert!(error.to_string().contains(field), "{error}");
+    }
     let few = CEILINGS.replace(
         "ceilings:\n- ",
         "ceilings:\n- configMaps: ['*']\n  controllers: 3\n  controllersPerNamespace: 2\n  ",
@@ -169,36 +189,4 @@ async fn many_controllers_share_the_threads_that_look_at_their_plugins() {
     );
     assert!(threads < 30, "{threads}");
     assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[tokio::test]
-async fn the_definition_bounds_every_list_and_text() {
-    let world = World::new("controllers-bounds").await;
-    let api = world.api(CONTROLLER);
-    let kinds = |count: usize| -> Vec<_> {
-        (0..count)
-            .map(|number| json!({"apiVersion": "v1", "kind": format!("K{number}")}))
-            .collect()
-    };
-    let cases = [
-        (json!({"children": kinds(101)}), "spec.children"),
-        (json!({"reads": kinds(101)}), "spec.reads"),
-        (json!({"otherNamespaces": vec!["a"; 101]}), "spec.otherNamespaces"),
-        (json!({"resync": "1".repeat(1025)}), "spec.resync"),
-    ];
-    for (more, field) in cases {
-        let mut spec = json!({"parent": {"apiVersion": "a.dev/v1", "kind": "A"}, "plugin": "a.wasm"});
-        spec.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        let object = json!({"apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller",
-                            "metadata": {"name": "big"}, "spec": spec});
-        let object: DynamicObject = serde_json::from_value(object).unwrap();
-        let error = api
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains(field), "{error}");
-    }
 }

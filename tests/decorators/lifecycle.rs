@@ -47,7 +47,7 @@ async fn an_object_has_children_as_long_as_it_has_the_label_and_is_not_written()
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_an_event_on_the_object_and_in_the_status_of_the_controller() {
+async fn what_is_wrong_is_told_of_the_object_and_the_controller_and_only_a_watched_status_calls_the_plugin() {
     let (world, host) = world("decorators-unready").await;
     world.decorator("decorator", json!({})).await;
     world.decorated("good").await;
@@ -87,19 +87,12 @@ async fn what_is_wrong_is_an_event_on_the_object_and_in_the_status_of_the_contro
     world
         .until(CONTROLLER, "decorator", "all are ready", is_ready)
         .await;
-    assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[tokio::test]
-async fn a_change_of_the_status_alone_calls_nobody_unless_the_controller_watches_it() {
-    let (world, host) = world("decorators-status").await;
-    world.decorator("decorator", json!({})).await;
-    world.runs("decorator").await;
+    // A change of the status alone calls nobody, unless the Controller watches it.
     world.decorated("a").await;
     world.decorated("first").await;
     let reconciles = || {
         let log = host.log();
-        let of_it = |line: &&str| contains(line, "reconcile started … \"decorators-status/a\"");
+        let of_it = |line: &&str| contains(line, "reconcile started … \"decorators-unready/a\"");
         log.lines().filter(of_it).count()
     };
     let edit = async |generation: u64| {
