@@ -1,12 +1,9 @@
 //! Limits what callers of the webhook can make the host hold, since anyone who can reach the port can call it.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use operator_host_core::sync::lock;
+use operator_host_runtime::fair::{Fair, Member, Permit};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -15,47 +12,34 @@ const MIB: usize = 1 << 20;
 /// often all requests of the API servers come from one address.
 #[derive(Debug)]
 pub(super) struct Parts {
-    all: Arc<Semaphore>,
-    of_one: usize,
-    /// The part of each address that has or wants some.
-    peers: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    all: Fair,
+    /// Never has any, so that a quarter is always reserved for an address that has none.
+    _nobody: Member,
 }
 
 /// A part while it is held.
 #[derive(Debug)]
 pub(super) struct Part {
-    _own: Option<OwnedSemaphorePermit>,
-    _all: Option<OwnedSemaphorePermit>,
+    _own: Permit,
+    _of: Arc<Member>,
 }
 
 impl Parts {
     pub(super) fn new(amount: usize) -> Self {
+        let all = Fair::new(amount, amount.div_ceil(4));
         Self {
-            all: Arc::new(Semaphore::new(amount)),
-            of_one: amount * 3 / 4,
-            peers: Mutex::default(),
+            _nobody: all.join(),
+            all,
         }
     }
 
     /// Waits until an address may have this much. If that is more than its part, it gets its whole part.
     pub(super) async fn take(&self, peer: IpAddr, amount: usize) -> Part {
-        let amount = u32::try_from(amount.min(self.of_one)).unwrap_or(u32::MAX);
-        // Neither is ever closed.
+        let address = self.all.named(&peer.to_string());
         Part {
-            _own: self.of(peer).acquire_many_owned(amount).await.ok(),
-            _all: Arc::clone(&self.all).acquire_many_owned(amount).await.ok(),
+            _own: address.acquire(amount.min(self.all.capacity() * 3 / 4)).await,
+            _of: address,
         }
-    }
-
-    fn of(&self, peer: IpAddr) -> Arc<Semaphore> {
-        let mut peers = lock(&self.peers);
-        if let Some(own) = peers.get(&peer).and_then(Weak::upgrade) {
-            return own;
-        }
-        peers.retain(|_, own| own.strong_count() > 0);
-        let own = Arc::new(Semaphore::new(self.of_one));
-        peers.insert(peer, Arc::downgrade(&own));
-        own
     }
 }
 
@@ -207,14 +191,11 @@ mod tests {
         let take = |n: u8| at_once(parts.take(peer(n), 1));
         let one = [take(1), take(1), take(1)];
         assert!(one.iter().all(Option::is_some) && take(1).is_none());
-        let other = [take(2)];
-        assert!(other.iter().all(Option::is_some));
+        let other = take(2);
+        assert!(other.is_some());
         assert!(take(3).is_none(), "all are taken");
         drop(one);
         assert!(take(3).is_some() && take(1).is_some());
-        drop(other);
-        assert!(take(4).is_some());
-        assert_eq!(parts.peers.lock().unwrap().len(), 1, "nothing stays");
     }
 
     #[test]
