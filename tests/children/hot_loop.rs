@@ -1,5 +1,6 @@
 //! What is removed, fails or is rewritten again and again backs off, and the parent says so.
 
+use crate::samples::echo::{CONTROLLER, echo};
 use crate::support::prelude::*;
 
 /// How long the adversary of a test goes on. A loop makes hundreds of writes in that time.
@@ -7,8 +8,7 @@ const TIME: Duration = Duration::from_secs(12);
 
 /// Returns how many writes of this kind, such as `puppets/status`, the hosts of a scenario have made.
 async fn writes(scenario: &Scenario, resource: &str, verb: &str) -> usize {
-    let writes = scenario.all_writes(cluster().await).await;
-    let did = writes_to(&writes, resource);
+    let did = scenario.writes_to(resource).await;
     did.iter().filter(|did| did.starts_with(verb)).count()
 }
 
@@ -16,13 +16,8 @@ async fn writes(scenario: &Scenario, resource: &str, verb: &str) -> usize {
 #[tokio::test]
 async fn a_pod_that_fails_as_soon_as_it_exists_is_recreated_less_and_less_often() {
     let scenario = Scenario::new("hot-pods").await;
-    let _host = scenario.start(
-        "- name: echo\n  parent: {apiVersion: my-operator.dev/v1, kind: Echo}\n  plugin: echo.wasm\n  \
-         children: [{apiVersion: v1, kind: Pod}]\n",
-    );
-    scenario
-        .apply("{apiVersion: my-operator.dev/v1, kind: Echo, metadata: {name: e}, spec: {replicas: 1, image: web}}")
-        .await;
+    let _host = scenario.start(CONTROLLER);
+    scenario.apply(&echo(1)).await;
     let pods = scenario.api("v1/Pod");
     let rejected = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "OutOfcpu" } }));
     let start = Instant::now();

@@ -91,8 +91,7 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
 
     let web = scenario.get(POD, "web").await.unwrap();
     assert_eq!(image(&web), "mirror/web:1");
-    let writes = scenario.all_writes(cluster().await).await;
-    let of_pod = writes_to(&writes, "pods");
+    let of_pod = scenario.writes_to("pods").await;
     let applied = of_pod.iter().filter(|did| did.starts_with("patch"));
     assert_eq!(applied.count(), 1, "only its creation");
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
@@ -148,15 +147,11 @@ async fn what_a_policy_removes_at_admission_is_named_once_and_its_children_are_k
     assert_contains(&explained, "ConfigMap/a");
 
     // It is said, and not tried again and again.
-    let writes = async || {
-        let writes = scenario.all_writes(cluster().await).await;
-        writes_to(&writes, "configmaps").len()
-    };
-    let before = writes().await;
+    let before = scenario.writes_to("configmaps").await;
     let reconciles = host.reconciles("mutated-marks/p");
     scenario.annotate(CONFIG_MAP, "b", "example.com/seen", "yes").await;
     host.until_reconciles("mutated-marks/p", reconciles + 1).await;
-    assert_eq!(writes().await, before);
+    assert_eq!(scenario.writes_to("configmaps").await, before);
 
     scenario.edit_text("a", "user").await;
     scenario.until_text("a", "1").await;
@@ -164,8 +159,7 @@ async fn what_a_policy_removes_at_admission_is_named_once_and_its_children_are_k
     scenario.until_text("a", "2").await;
     scenario.until_gone(CONFIG_MAP, "b").await;
     let dropped = async || {
-        let events = scenario.api("events.k8s.io/v1/Event");
-        let events = events.list(&ListParams::default()).await.unwrap();
+        let events = scenario.events().await;
         let is_said = |event: &&DynamicObject| {
             let note = event.data["note"].as_str().unwrap_or_default();
             event.data["reason"] == "FieldsDropped" && note.contains("marks/a")

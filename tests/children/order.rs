@@ -19,11 +19,8 @@ fn after(mut child: Value, others: &str) -> Value {
 }
 
 async fn set_load_balancer(scenario: &Scenario, ingress: Value) {
-    let patch = Patch::Merge(json!({ "status": { "loadBalancer": { "ingress": ingress } } }));
-    let api = scenario.api(SERVICE);
-    api.patch_status("db", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let status = json!({ "loadBalancer": { "ingress": ingress } });
+    scenario.set_status(SERVICE, "db", status).await;
 }
 
 async fn until_waiting(scenario: &Scenario, name: &str) -> String {

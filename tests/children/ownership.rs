@@ -217,17 +217,22 @@ async fn an_object_without_an_owner_is_adopted_only_where_that_is_switched_on() 
 
 /// Regression: nothing but the back-off delay, which can be half an hour, brought the parent back.
 #[tokio::test]
-async fn a_child_is_made_as_soon_as_the_object_that_could_not_be_adopted_is_deleted() {
-    let scenario = Scenario::new("adopt-again").await;
-    scenario.apply(&config_map("a", "users").to_string()).await;
-    let more = "adopt: true\nbackoff: {initial: 30m, max: 30m}";
-    let _host = scenario.start(&controller("puppet.wasm", more));
-    scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
-    scenario.until_told("p", "Reconciling=True ApplyFailed").await;
-    scenario.delete(CONFIG_MAP, "a").await;
-    scenario.until_ready("p").await;
-    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
-    assert_eq!(child.data["data"], json!({"text": "plugin"}));
+async fn a_child_is_made_as_soon_as_the_object_that_was_in_its_way_or_could_not_be_adopted_is_deleted() {
+    for (name, adopt, says) in [
+        ("in-the-way", false, "Stalled=True ChildRefused"),
+        ("adopt-again", true, "Reconciling=True ApplyFailed"),
+    ] {
+        let scenario = Scenario::new(name).await;
+        scenario.apply(&config_map("a", "users").to_string()).await;
+        let more = format!("adopt: {adopt}\nbackoff: {{initial: 30m, max: 30m}}");
+        let _host = scenario.start(&controller("puppet.wasm", &more));
+        scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
+        scenario.until_told("p", says).await;
+        scenario.delete(CONFIG_MAP, "a").await;
+        scenario.until_ready("p").await;
+        let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+        assert_eq!(child.data["data"], json!({"text": "plugin"}));
+    }
 }
 
 #[tokio::test]

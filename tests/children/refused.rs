@@ -53,21 +53,3 @@ async fn a_child_that_is_invalid_or_has_a_field_of_another_manager_does_not_keep
         assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
     }
 }
-
-/// Regression: a parent blocked by an object was reconciled only after its back-off.
-#[tokio::test]
-async fn a_parent_goes_on_as_soon_as_what_stood_in_its_way_is_gone() {
-    let scenario = Scenario::new("in-the-way").await;
-    scenario
-        .apply(&foreign_pod("other").replace("e-pod-1", "e-pod-0"))
-        .await;
-    let patient = CONTROLLER.replace("initial: 100ms, max: 1s", "initial: 10m, max: 10m");
-    assert_ne!(patient, CONTROLLER);
-    let _host = scenario.start(&patient);
-    apply(&scenario, "e", 1).await;
-    scenario
-        .until_condition(ECHO, "e", "Stalled=True ChildRefused")
-        .await;
-    scenario.delete(POD, "e-pod-0").await;
-    scenario.until_echo("e").await;
-}

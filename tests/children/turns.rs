@@ -30,11 +30,8 @@ fn pods(value: &str, names: &[&str]) -> Vec<Value> {
 pub(super) async fn set_ready(scenario: &Scenario, name: &str, is_ready: bool) {
     let status = if is_ready { "True" } else { "False" };
     let conditions = json!([{ "type": "Ready", "status": status }]);
-    let patch = Patch::Merge(json!({ "status": { "phase": "Running", "conditions": conditions } }));
-    let api = scenario.api(POD);
-    api.patch_status(name, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let status = json!({ "phase": "Running", "conditions": conditions });
+    scenario.set_status(POD, name, status).await;
 }
 
 /// Returns the Pods that are not going, each with its value.

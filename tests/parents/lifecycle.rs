@@ -29,7 +29,7 @@ async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
         scenario.delete(PUPPET, "p").await;
         let leaving = |p: &DynamicObject| p.data["status"]["phase"] == "Leaving";
         let puppet = scenario.until(PUPPET, "p", "leaving", leaving).await;
-        assert!(puppet.metadata.deletion_timestamp.is_some());
+        assert!(is_going(&puppet));
         assert_eq!(puppet.metadata.finalizers.as_deref(), Some(finalizers.as_slice()));
         assert_eq!(scenario.until_event("p", "Normal Leaving").await, "says goodbye");
         // Children that the cleanup does not name stay.
@@ -78,23 +78,31 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
-/// Regression: it stayed Ready.
+/// Regression: what only finalizers of others held stayed Ready, and the garbage collector deleted what is retained with its parent.
 #[tokio::test]
-async fn a_deleted_resource_that_only_finalizers_of_others_hold_says_so_also_without_a_plugin() {
+async fn without_a_plugin_a_resource_that_finalizers_of_others_hold_says_so_and_what_is_retained_is_released() {
     let (scenario, host) = puppets("held-by-others", "").await;
+    scenario.ready_wants("q", &[config_map("a", "1")]).await;
     let puppet = scenario.ready_with("p", json!({"response": {}})).await;
     assert_eq!(host.stop().await.code(), Some(0));
     // As if the plugin had no cleanup.
     let other = json!({"metadata": {"finalizers": ["example.com/other"]}});
     scenario.patch(PUPPET, "p", other).await;
     scenario.delete(PUPPET, "p").await;
-    let _host = scenario.start(&controller("missing.wasm", ""));
+    let broken = scenario.file("broken.wasm", b"not WebAssembly");
+    let retain = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
+    let host = scenario.start(&controller(broken.to_str().unwrap(), retain));
     let words = "Reconciling=True WaitingForFinalizers: example.com/other";
     scenario.until_told("p", words).await;
     let left = scenario.get(PUPPET, "p").await.unwrap();
     assert!(!is_true(&left, "Ready") && left.metadata.generation > puppet.metadata.generation);
     scenario.set_finalizers(PUPPET, "p", &[]).await;
     scenario.until_gone(PUPPET, "p").await;
+
+    let is_free = |child: &DynamicObject| child.metadata.owner_references.is_none();
+    scenario.until(CONFIG_MAP, "a", "released", is_free).await;
+    scenario.until_stalled("q", "PluginNotLoaded").await;
+    host.until_log("updated ConfigMap a\"").await;
 }
 
 /// Regression: when a resource was deleted while its plugin was called, the children that the answer left out were deleted
@@ -223,15 +231,11 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
     }
     // Its note contains two versions.
     scenario.until_event("p", "Normal BackingUp:  ").await;
-    let events = scenario.api("events.k8s.io/v1/Event");
-    until_true(
-        &format!("an Event of the first iteration, {before}"),
-        async || {
-            let all = events.list(&ListParams::default()).await.expect("a list");
-            all.iter().any(|event| event.data["note"] == before.as_str())
-        },
-    )
-    .await;
+    let is_told = async || {
+        let all = scenario.events().await;
+        all.iter().any(|event| event.data["note"] == before.as_str())
+    };
+    until_true(&format!("an Event of the first iteration, {before}"), is_told).await;
 }
 
 /// Regression: 403 forever, logged only at debug level.
@@ -316,21 +320,6 @@ async fn a_child_that_cannot_be_released_does_not_keep_the_others_from_it() {
     // Regression: one that was released and applied was named twice.
     host.until_log("updated ConfigMap b").await;
     assert!(!host.log().contains("ConfigMap b, ConfigMap b"), "{}", host.log());
-}
-
-/// Regression: while no version of the plugin could be called, the garbage collector deleted it with its parent.
-#[tokio::test]
-async fn what_is_retained_is_released_without_a_plugin() {
-    let (scenario, host) = puppets("retained-alone", "").await;
-    scenario.ready_wants("p", &[config_map("a", "1")]).await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    let broken = scenario.file("broken.wasm", b"not WebAssembly");
-    let retain = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
-    let host = scenario.start(&controller(broken.to_str().unwrap(), retain));
-    let is_free = |child: &DynamicObject| child.metadata.owner_references.is_none();
-    scenario.until(CONFIG_MAP, "a", "released", is_free).await;
-    scenario.until_stalled("p", "PluginNotLoaded").await;
-    host.until_log("updated ConfigMap a\"").await;
 }
 
 /// Without a hand-over by hand, the host would set a second finalizer, and refuse every child.

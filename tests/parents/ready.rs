@@ -1,5 +1,6 @@
 //! The condition `Ready`, which the host derives from the children, and `Synced`.
 
+use crate::samples::echo::{CONTROLLER, echo};
 use crate::support::prelude::*;
 
 const CLAIM: &str = "v1/PersistentVolumeClaim";
@@ -17,10 +18,8 @@ fn claim(name: &str) -> Value {
 }
 
 async fn bind(scenario: &Scenario, claim: &str) {
-    let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
-    let api = scenario.api(CLAIM);
-    let bound = api.patch_status(claim, &PatchParams::default(), &bound).await;
-    bound.expect("the status is taken");
+    let bound = json!({"phase": "Bound"});
+    scenario.set_status(CLAIM, claim, bound).await;
 }
 
 #[tokio::test]
@@ -59,8 +58,7 @@ async fn ready_waits_for_the_children_names_the_first_that_is_not_and_is_written
     let start = Instant::now();
     scenario.until_ready("p").await;
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    let events = scenario.api("events.k8s.io/v1/Event");
-    let events = events.list(&ListParams::default()).await.unwrap().items;
+    let events = scenario.events().await;
     let warnings: Vec<_> = events
         .iter()
         .filter(|event| event.data["type"] == "Warning")
@@ -71,22 +69,14 @@ async fn ready_waits_for_the_children_names_the_first_that_is_not_and_is_written
 #[tokio::test]
 async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_kubelet() {
     let scenario = Scenario::new("ready-evicted").await;
-    let _host = scenario.start(
-        "- name: echo\n  parent: {apiVersion: my-operator.dev/v1, kind: Echo}\n  plugin: echo.wasm\n  \
-         children: [{apiVersion: v1, kind: Pod}]\n",
-    );
-    scenario
-        .apply("{apiVersion: my-operator.dev/v1, kind: Echo, metadata: {name: e}, spec: {replicas: 1, image: web}}")
-        .await;
+    let _host = scenario.start(CONTROLLER);
+    scenario.apply(&echo(1)).await;
     let runs = |pod: &DynamicObject| pod.data["status"]["phase"] == "Running";
     let first = scenario.until(POD, "e-pod-0", "running", runs).await;
-    let evicted = json!({"status": {
+    let evicted = json!({
         "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory.",
-    }});
-    let pods = scenario.api(POD);
-    pods.patch_status("e-pod-0", &PatchParams::default(), &Patch::Merge(evicted))
-        .await
-        .expect("the status is taken");
+    });
+    scenario.set_status(POD, "e-pod-0", evicted).await;
     let words = "Pod ready-evicted/e-pod-0, which has failed: Evicted: The node was low on resource: memory.";
     scenario
         .until_event("e", &format!("Warning PodFailed: {words}"))
@@ -96,28 +86,21 @@ async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_ku
 }
 
 #[tokio::test]
-async fn a_child_that_a_finalizer_holds_is_named_until_it_is_recreated() {
+async fn a_child_that_a_finalizer_holds_is_named_until_it_is_recreated_and_a_failure_takes_synced_away() {
     let (scenario, _host) = puppets("ready-held", "").await;
     scenario.ready_wants("p", &[config_map("a", "1")]).await;
-    let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
-    scenario
-        .patch(CONFIG_MAP, "a", hold(json!(["example.com/hold"])))
-        .await;
+    scenario.set_finalizers(CONFIG_MAP, "a", &["example.com/hold"]).await;
     scenario.delete(CONFIG_MAP, "a").await;
     let message = scenario.until_told("p", "Ready=False ChildrenNotReady").await;
     assert_eq!(
         message,
         "ConfigMap ready-held/a: it is being deleted, and waits for its finalizers: example.com/hold"
     );
-    scenario.patch(CONFIG_MAP, "a", hold(json!(null))).await;
+    scenario.set_finalizers(CONFIG_MAP, "a", &[]).await;
     scenario.until_ready("p").await;
     let recreated = scenario.get(CONFIG_MAP, "a").await.expect("the child");
-    assert!(recreated.metadata.deletion_timestamp.is_none(), "{recreated:?}");
-}
+    assert!(!is_going(&recreated), "{recreated:?}");
 
-#[tokio::test]
-async fn a_failure_takes_synced_away() {
-    let (scenario, _host) = puppets("ready-failure", "").await;
     scenario.puppet("p", json!({"misbehave": "trap"})).await;
     scenario.until_stalled("p", "PluginTrapped").await;
     let message = scenario.until_told("p", "Synced=False PluginTrapped").await;

@@ -42,21 +42,6 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
 }
 
 #[tokio::test]
-async fn a_requeue_comes_after_its_time_and_again_and_again() {
-    let (scenario, host) = puppets("requeue", "").await;
-    scenario
-        .puppet(
-            "p",
-            json!({"response": {"requeueAfterMs": 300, "status": {"note": "n"}}}),
-        )
-        .await;
-    host.until_reconciles("requeue/p", 1).await;
-    let took = host.until_reconciles("requeue/p", 5).await;
-    // There are at least three full delays between the first and the fifth reconcile.
-    assert!(took >= Duration::from_millis(800), "{took:?}");
-}
-
-#[tokio::test]
 async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_again_and_again() {
     for (form, file) in FORMS {
         let scenario = Scenario::new(&format!("requeue-at-{form}")).await;
@@ -107,7 +92,8 @@ async fn delays_grow(host: &Host, parent: &str) {
 }
 
 #[tokio::test]
-async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one() {
+async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one_and_a_requeue_comes_again_and_again()
+ {
     let scenario = Scenario::new("retry").await;
     let more = "backoff: {initial: 100ms, max: 10s}";
     let host = scenario.start(&controller("puppet.wasm", more));
@@ -129,11 +115,14 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
         .await;
     let took = host.until_reconciles("retry/q", 8).await;
     assert!(took < Duration::from_secs(5), "{took:?}");
-    let events = scenario
-        .api("events.k8s.io/v1/Event")
-        .list(&Default::default())
-        .await
-        .unwrap();
+
+    let again = json!({"response": {"requeueAfterMs": 300, "status": {"note": "n"}}});
+    scenario.puppet("r", again).await;
+    host.until_reconciles("retry/r", 1).await;
+    let took = host.until_reconciles("retry/r", 5).await;
+    // There are at least three full delays between the first and the fifth reconcile.
+    assert!(took >= Duration::from_millis(800), "{took:?}");
+    let events = scenario.events().await;
     assert!(events.iter().all(|event| event.data["type"] != "Warning"));
 }
 
@@ -170,11 +159,7 @@ async fn a_reconcile_is_one_event_and_the_plugin_adds_its_own_events_and_conditi
         .puppet("p", spec(&[config_map("b", "2"), config_map("c", "1")]))
         .await;
     changed("created ConfigMap c; updated ConfigMap b; deleted ConfigMap a").await;
-    let events = scenario
-        .api("events.k8s.io/v1/Event")
-        .list(&Default::default())
-        .await
-        .unwrap();
+    let events = scenario.events().await;
     // Each contains the plugin version that it comes from.
     let child = scenario.get(CONFIG_MAP, "b").await.unwrap();
     let digest = "operator-host.dev/plugin-digest";

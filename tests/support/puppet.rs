@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use kube::api::PostParams;
-use kube::core::DynamicObject;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Value, json};
 
-use crate::support::{Host, Scenario, condition, eventually};
+use crate::support::{Host, Scenario, cluster, condition, eventually, writes_to};
 
 pub const PUPPET: &str = "test.operator-host.dev/v1/Puppet";
 pub const CLUSTER_PUPPET: &str = "test.operator-host.dev/v1/ClusterPuppet";
@@ -161,12 +161,7 @@ impl Scenario {
 
     /// Waits until the current generation of the puppet is reconciled successfully.
     pub async fn until_ready(&self, name: &str) -> DynamicObject {
-        let generation = self
-            .get(PUPPET, name)
-            .await
-            .expect("a puppet")
-            .metadata
-            .generation;
+        let generation = self.metadata(PUPPET, name).await.generation;
         self.until(PUPPET, name, "Ready as it is now", |puppet| {
             is_true(puppet, "Ready") && puppet.data["status"]["observedGeneration"].as_i64() >= generation
         })
@@ -213,19 +208,39 @@ impl Scenario {
         self.api(kind).create(&params, &object).await
     }
 
+    /// Changes the status of an object as its controller does.
+    pub async fn set_status(&self, kind: &str, name: &str, status: Value) {
+        let patch = Patch::Merge(json!({"status": status}));
+        let api = self.api(kind);
+        let changed = api.patch_status(name, &PatchParams::default(), &patch).await;
+        changed.expect("the status is taken");
+    }
+
+    /// Returns the metadata of an object that must exist.
+    async fn metadata(&self, kind: &str, name: &str) -> ObjectMeta {
+        let object = self.get(kind, name).await;
+        object.unwrap_or_else(|| panic!("{kind} {name} is not there")).metadata
+    }
+
     /// Returns the UID of an object that must exist.
     pub async fn uid(&self, kind: &str, name: &str) -> String {
-        let object = self.get(kind, name).await;
-        let uid = object.and_then(|object| object.metadata.uid);
-        uid.unwrap_or_else(|| panic!("{kind} {name} is not there"))
+        self.metadata(kind, name).await.uid.expect("a UID")
     }
 
     /// Returns the resource version of an object that must exist.
     pub async fn version(&self, kind: &str, name: &str) -> String {
-        let object = self.get(kind, name).await;
-        object
-            .and_then(|object| object.metadata.resource_version)
-            .unwrap_or_else(|| panic!("{kind} {name} is not there"))
+        self.metadata(kind, name).await.resource_version.expect("a version")
+    }
+
+    /// Returns the Events about what is in the namespace.
+    pub async fn events(&self) -> Vec<DynamicObject> {
+        let api = self.api("events.k8s.io/v1/Event");
+        api.list(&ListParams::default()).await.expect("a list").items
+    }
+
+    /// Returns what the hosts of a scenario in the shared cluster did to objects of a resource, as [`writes_to`] does.
+    pub async fn writes_to(&self, resource: &str) -> Vec<String> {
+        writes_to(&self.all_writes(cluster().await).await, resource)
     }
 }
 
