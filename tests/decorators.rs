@@ -4,7 +4,6 @@
 use crate::controllers::{CONTROLLER, World};
 use crate::support::prelude::*;
 
-mod bad_input;
 mod fields;
 mod kinds;
 mod lifecycle;

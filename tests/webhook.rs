@@ -306,11 +306,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     create(&scenario, "free", &invalid(), false)
         .await
         .expect("it is taken");
-    let deleted = scenario
-        .api(PUPPET)
-        .delete("free", &DeleteParams::default())
-        .await;
-    deleted.expect("it can go");
+    scenario.delete(PUPPET, "free").await;
 }
 
 #[tokio::test]

@@ -2,28 +2,6 @@
 
 use super::*;
 
-#[tokio::test]
-async fn what_is_wrong_with_a_controller_is_in_its_status_and_the_others_run() {
-    let world = World::new("controllers-bad").await;
-    let host = world.start();
-    let missing = json!({"parent": {"apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet"},
-                         "plugin": {"configMap": {"name": "nowhere-plugin"}}});
-    world.controller("missing", missing).await;
-    let waits = world
-        .until_error("missing", "nowhere-plugin does not exist")
-        .await;
-    assert!(!is_ready(&waits));
-    let secret = json!({"children": [{"apiVersion": "v1", "kind": "Secret"}]});
-    world.controller("greedy", secret).await;
-    let says = "Stalled=True NotAllowed: v1/Secret … ceilings[0].children";
-    world.says("greedy", says).await;
-    world.put(&puppet(1)).await;
-    world.controller("good", json!({})).await;
-    world.runs("good").await;
-    world.served("a").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-}
-
 impl World {
     /// Waits until a Controller does not run, because of its field `resync`.
     pub(super) async fn until_stopped(&self, name: &str) -> DynamicObject {
@@ -74,24 +52,6 @@ async fn a_change_that_is_refused_leaves_the_controller_running_and_lowered_ceil
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
-#[tokio::test]
-async fn a_host_that_cannot_store_plugins_of_config_maps_says_so() {
-    let world = World::new("controllers-folder").await;
-    // A file, where nobody can create a folder.
-    let cache = world.file("cache", "");
-    let config = world.configure(CEILINGS);
-    let host = world.start_with(&config, &["--cache-dir", cache.to_str().unwrap()]);
-    world.put(&puppet(1)).await;
-    world.controller("puppet", json!({})).await;
-    until_refused(
-        &world,
-        "puppet",
-        "set --cache-dir to a folder that the host may write",
-    )
-    .await;
-    assert_eq!(host.stop().await.code(), Some(0));
-}
-
 /// Waits until the plugin of a Controller is refused with these words.
 async fn until_refused(world: &World, name: &str, words: &str) {
     world.says(name, "Stalled=True PluginRefused").await;
@@ -100,27 +60,18 @@ async fn until_refused(world: &World, name: &str, words: &str) {
 }
 
 #[tokio::test]
-async fn a_plugin_that_is_too_large_or_for_another_kind_is_refused() {
-    let world = World::new("controllers-refused").await;
-    let host = world.start();
-    let cluster = json!({"parent": {"apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet"}});
-    world.controller("other", cluster).await;
-    world.controller("puppet", json!({})).await;
-    // 40 MiB, when it is unpacked.
-    let packed = operator_host_delivery::pack::Compression::Zstd.pack(&vec![0; 40 << 20]);
-    world
-        .put_as("puppet-plugin", "puppet.wasm.zst", &packed.unwrap())
-        .await;
-    until_refused(&world, "puppet", "more than 32 MiB").await;
-    world.put(&puppet(1)).await;
-    world.runs("puppet").await;
-    until_refused(&world, "other", "it reconciles test.operator-host.dev/v1/Puppet").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[tokio::test]
-async fn a_plugin_that_no_key_has_signed_is_refused() {
+async fn a_plugin_that_the_host_cannot_store_or_that_no_key_has_signed_is_refused() {
     let world = World::new("controllers-unsigned").await;
+    // A file, where nobody can create a folder.
+    let cache = world.file("cache", "");
+    let config = world.configure(CEILINGS);
+    let host = world.start_with(&config, &["--cache-dir", cache.to_str().unwrap()]);
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    let words = "set --cache-dir to a folder that the host may write";
+    until_refused(&world, "puppet", words).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
     // Away from the configuration, whose writers are not trusted with it.
     let folder = world.folder.path().join("keys");
     std::fs::create_dir(&folder).unwrap();
@@ -134,34 +85,48 @@ async fn a_plugin_that_no_key_has_signed_is_refused() {
     let signed = CEILINGS.replace("children:", "signed: true\n  children:");
     let config = world.file("config.yaml", format!("{signed}\ncontrollers: []\n"));
     let host = world.start_with(&config, &["--signature-keys", keys.to_str().unwrap()]);
-    world.put(&puppet(1)).await;
-    world.controller("puppet", json!({})).await;
     until_refused(&world, "puppet", "sign").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
 #[tokio::test]
-async fn a_thousand_controllers_that_are_refused_stop_no_other() {
+async fn what_is_wrong_with_a_thousand_controllers_is_in_their_status_and_stops_no_other() {
     use futures::StreamExt as _;
-    let world = World::new("controllers-thousand").await;
+    let world = World::new("controllers-bad").await;
     let host = world.start();
+    let parent = |api_version: &str, kind: &str| json!({"apiVersion": api_version, "kind": kind});
     let bad = |number: usize| {
-        let kind = json!({"apiVersion": "other.dev/v1", "kind": format!("Kind{number}")});
+        let more = json!({"parent": parent("other.dev/v1", &format!("Kind{number}"))});
         let world = &world;
-        async move {
-            world
-                .controller(&format!("bad-{number}"), json!({"parent": kind}))
-                .await;
-        }
+        async move { drop(world.controller(&format!("bad-{number}"), more).await) }
     };
     futures::stream::iter(0..1000)
         .map(bad)
         .buffer_unordered(16)
         .collect::<()>()
         .await;
+    let missing = json!({"parent": parent("my-operator.dev/v1", "Echo"), "plugin": {"configMap": {"name": "nowhere-plugin"}}});
+    world.controller("missing", missing).await;
+    let waits = world
+        .until_error("missing", "nowhere-plugin does not exist")
+        .await;
+    assert!(!is_ready(&waits));
+    let secret = json!({"children": [{"apiVersion": "v1", "kind": "Secret"}]});
+    world.controller("greedy", secret).await;
+    let says = "Stalled=True NotAllowed: v1/Secret … ceilings[0].children";
+    world.says("greedy", says).await;
+    let cluster = json!({"parent": parent("test.operator-host.dev/v1", "ClusterPuppet")});
+    world.controller("other", cluster).await;
+    world.controller("puppet", json!({})).await;
+    // 40 MiB, when it is unpacked.
+    let packed = operator_host_delivery::pack::Compression::Zstd.pack(&vec![0; 40 << 20]);
+    world
+        .put_as("puppet-plugin", "puppet.wasm.zst", &packed.unwrap())
+        .await;
+    until_refused(&world, "puppet", "more than 32 MiB").await;
     world.put(&puppet(1)).await;
-    world.controller("good", json!({})).await;
-    world.runs("good").await;
+    world.runs("puppet").await;
+    until_refused(&world, "other", "it reconciles test.operator-host.dev/v1/Puppet").await;
     world.served("a").await;
     world.says("bad-999", "Stalled=True NotAllowed").await;
     assert_eq!(host.stop().await.code(), Some(0));

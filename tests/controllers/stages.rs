@@ -63,13 +63,26 @@ async fn digest_of(world: &World, child: &str) -> String {
     annotations["operator-host.dev/provenance"].clone()
 }
 
+/// Marks a puppet as one that the first stage selects.
+async fn choose(world: &World, name: &str) {
+    let label = json!({"metadata": {"labels": {"canary": "true"}}});
+    world.patch(PUPPET, name, label).await;
+}
+
+impl World {
+    /// Starts a host that knows which version was live before it.
+    fn start_kept(&self) -> Host {
+        let kept = self.folder.path().join("kept");
+        self.start_with(&self.configure(CEILINGS), &["--state-dir", kept.to_str().unwrap()])
+    }
+}
+
 #[tokio::test]
 async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "4s"}, {"percent": 100, "wait": "1s"}]}});
     let (world, host) = World::running("stages-good", &variant(0), stages.clone()).await;
     told(&world, &["first", "other"]).await;
-    let label = json!({"metadata": {"labels": {"canary": "true"}}});
-    world.patch(PUPPET, "first", label).await;
+    choose(&world, "first").await;
     world.put(&variant(1)).await;
     made_by(&world, "new", "first").await;
     // The other one keeps the live version until the stage has ended.
@@ -107,13 +120,7 @@ async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let scenario = scenario.with_kubeconfig(proxy.kubeconfig());
     let world = World { scenario, cluster };
-    let kept = world.folder.path().join("kept");
-    let start = |arguments: &[&str]| {
-        let config = world.configure(CEILINGS);
-        world.start_with(&config, arguments)
-    };
-    let with_kept = ["--state-dir", kept.to_str().unwrap()];
-    let host = start(&with_kept);
+    let host = world.start_kept();
     world.put(&variant(0)).await;
     let stages =
         json!({"proving": {"mode": "off", "stages": [{"objects": 1, "wait": "60s"}, {"percent": 100}]}});
@@ -125,22 +132,24 @@ async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without
     world.put(&variant(1)).await;
     let new = operator_host_core::digest::Digest::of(&variant(1));
     // Its objects are listed after the version is loaded.
-    let start_late = async |arguments: &[&str]| {
+    let start_late = async |start: &dyn Fn() -> Host| {
         proxy.set_mode_of("/puppets?", Mode::Stall);
-        let host = start(arguments);
+        let host = start();
         host.until_log(&new.short()).await;
         proxy.set_mode(Mode::Pass);
         host
     };
     let empty = world.folder.path().join("empty");
-    let without_kept = start_late(&["--cache-dir", empty.to_str().unwrap()]).await;
+    let arguments = ["--cache-dir", empty.to_str().unwrap()];
+    let start_empty = || world.start_with(&world.configure(CEILINGS), &arguments);
+    let without_kept = start_late(&start_empty).await;
     without_kept
         .until_log("the version that is recorded as live is not at hand")
         .await;
     assert!(with_the_new(&world, &names).await.is_empty());
     assert_eq!(without_kept.stop().await.code(), Some(0));
 
-    let _host = start_late(&with_kept).await;
+    let _host = start_late(&|| world.start_kept()).await;
     let reached = reached(&world, "stage 1 of 2: 1 of 3 objects", &names).await;
     assert!(reached.len() <= 1, "{reached:?}");
 }
@@ -148,13 +157,7 @@ async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without
 #[tokio::test]
 async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_a_restart() {
     let world = World::new("stages-bad").await;
-    // Where the live version is after a restart.
-    let kept = world.folder.path().join("kept");
-    let start = || {
-        let config = world.configure(CEILINGS);
-        world.start_with(&config, &["--state-dir", kept.to_str().unwrap()])
-    };
-    let host = start();
+    let host = world.start_kept();
     world.put(&variant(0)).await;
     let stages = json!({"proving": {"stages": [{"objects": 1, "wait": "4s"}, {"percent": 100}]}});
     world.controller("puppet", stages).await;
@@ -177,7 +180,7 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     assert_eq!(version(&object, "live"), old);
     assert_eq!(host.stop().await.code(), Some(0));
     // The next process does not try it again.
-    let host = start();
+    let host = world.start_kept();
     host.until_log("it was taken back in stage 1 of 2 before").await;
     world.says("puppet", "PluginHeldBack=True StageFailed").await;
     all_told().await;
@@ -275,8 +278,7 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
     .await;
     let names = ["first", "other"];
     told(&world, &names).await;
-    let label = json!({"metadata": {"labels": {"canary": "true"}}});
-    world.patch(PUPPET, "first", label).await;
+    choose(&world, "first").await;
     world.put(&variant(1)).await;
     assert_eq!(
         reached(&world, "stage 1 of 2: 1 of 2 objects", &names).await,
@@ -339,8 +341,7 @@ async fn a_version_whose_config_map_is_lost_in_a_stage_is_taken_back() {
     let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "10m"}]}});
     let (world, host) = World::running("stages-lost", &variant(0), stages).await;
     told(&world, &["first"]).await;
-    let label = json!({"metadata": {"labels": {"canary": "true"}}});
-    world.patch(PUPPET, "first", label).await;
+    choose(&world, "first").await;
     world.put(&variant(1)).await;
     made_by(&world, "new", "first").await;
     world.delete(CONFIG_MAP, "puppet-plugin").await;

@@ -136,7 +136,7 @@ async fn a_plugin_sets_fields_of_what_it_decorates_and_they_are_taken_back() {
 }
 
 #[tokio::test]
-async fn fields_that_no_path_names_change_nothing_and_are_named() {
+async fn fields_that_no_path_names_change_nothing_and_are_named_and_so_is_what_a_controller_may_not_say() {
     let (world, host) = world("decorators-refused").await;
     world.decorator("decorator", fields()).await;
     world.runs("decorator").await;
@@ -176,7 +176,9 @@ async fn fields_that_no_path_names_change_nothing_and_are_named() {
         )
         .await;
     world.until_event("restless", "Warning PluginUnsettled").await;
-    let bad = |path: &str| json!({"decorates": [{"apiVersion": "apps/v1", "kind": "Deployment", "selector": "a", "fields": [path]}]});
+    let field = |path: &str| json!({"decorates": [{"apiVersion": "apps/v1", "kind": "Deployment", "selector": "a", "fields": [path]}]});
+    let of_kind = |api_version: &str, kind: &str| json!({"decorates": [{"apiVersion": api_version, "kind": kind, "selector": "a=b"}]});
+    let guard = json!({"plugin": {"configMap": {"name": "guard-plugin", "key": "guard.wasm"}}});
     for (name, path, says) in [
         ("root", "spec", "is all of the object but its metadata"),
         ("broken", "spec.a[", "is not the path of a field"),
@@ -193,27 +195,35 @@ async fn fields_that_no_path_names_change_nothing_and_are_named() {
             "is a mark of the host",
         ),
         ("of-status", "status.replicas", "is not the plugin's to set"),
+    ] {
+        world.decorator(name, field(path)).await;
+        world.says(name, &format!("Stalled=True InvalidSpec: {says}")).await;
+    }
+    for (name, more, says) in [
         (
             "beyond",
-            "spec.paused",
-            "the field spec.paused is not allowed by `ceilings[0].fields`",
+            field("spec.paused"),
+            "Stalled=True NotAllowed: the field spec.paused is not allowed by `ceilings[0].fields`",
         ),
+        (
+            "not-allowed",
+            of_kind("v1", "Namespace"),
+            "Stalled=True NotAllowed: v1/Namespace … ceilings[0].decorates",
+        ),
+        (
+            "secrets",
+            of_kind("v1", "Secret"),
+            "Stalled=True InvalidSpec: `spec.decorates[0].kind` … v1/Secret cannot be decorated",
+        ),
+        ("guard", guard, "Ready=False PluginRefused: cleanup … finalizer"),
+        // A kind may come later. Until then the Controller waits.
+        ("later", of_kind("apps/v2", "Deployment"), "Ready=False KindNotServed"),
     ] {
-        world.decorator(name, bad(path)).await;
-        let reason = if name == "beyond" {
-            "NotAllowed"
-        } else {
-            "InvalidSpec"
-        };
-        world.says(name, &format!("Stalled=True {reason}: {says}")).await;
+        world.decorator(name, more).await;
+        world.says(name, says).await;
     }
-    assert_eq!(host.stop().await.code(), Some(0));
-}
 
-#[tokio::test]
-async fn two_controllers_that_want_the_same_field_are_both_named() {
-    let (world, host) = world("decorators-two").await;
-    world.decorator("decorator", fields()).await;
+    // Two Controllers want the same field: both are named.
     world.wanting("a", seen("1")).await;
     world.until_label("a", Some("1")).await;
     world.decorator("second", fields()).await;

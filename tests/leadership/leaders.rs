@@ -31,22 +31,22 @@ struct Load {
 
 impl Load {
     async fn start(scenario: &Scenario) -> Self {
-        let response = |i: u64| json!({"response": {"children": [config_map("x", &i.to_string())]}});
-        for p in 0..10 {
-            let child = json!({"response": {"children": [config_map(&format!("p{p}"), "0")]}});
-            scenario.puppet(&format!("p{p}"), child).await;
+        let name = |count: u64| format!("p{}", count % 10);
+        let spec = move |count: u64| {
+            let child = config_map(&name(count), &count.to_string());
+            json!({"response": {"children": [child]}})
+        };
+        for count in 0..10 {
+            scenario.puppet(&name(count), spec(count)).await;
         }
         let stop = Arc::new(AtomicBool::new(false));
         let (api, stopped) = (scenario.api(crate::support::puppet::PUPPET), Arc::clone(&stop));
         let task = tokio::spawn(async move {
             let mut count = 0;
             while !stopped.load(Ordering::Relaxed) {
-                let mut spec = response(count);
-                let name = format!("p{}", count % 10);
-                spec["response"]["children"][0]["metadata"]["name"] = json!(name);
-                let patch = Patch::Merge(json!({ "spec": spec }));
+                let patch = Patch::Merge(json!({ "spec": spec(count) }));
                 // The API server may be unavailable for a while.
-                let _ = api.patch(&name, &PatchParams::default(), &patch).await;
+                let _ = api.patch(&name(count), &PatchParams::default(), &patch).await;
                 count += 1;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -150,10 +150,15 @@ fn between(from: &str, to: &str) -> f64 {
     (time(to) - time(from)).total(jiff::Unit::Second).unwrap()
 }
 
+/// Waits until a host holds the Lease, and returns its identity.
 async fn holder(scenario: &Scenario) -> String {
-    let lease = scenario.get(LEASE, NAME).await;
-    let holder = lease.map(|lease| lease.data["spec"]["holderIdentity"].clone());
-    holder.unwrap_or_default().as_str().unwrap_or_default().to_owned()
+    let identity = |lease: &DynamicObject| {
+        let holder = lease.data["spec"]["holderIdentity"].as_str();
+        holder.filter(|it| it.contains('_')).map(str::to_owned)
+    };
+    let is_held = |lease: &DynamicObject| identity(lease).is_some();
+    let lease = scenario.until(LEASE, NAME, "held by a host", is_held).await;
+    identity(&lease).unwrap()
 }
 
 /// Returns the host that holds the Lease, and the others, by name.
@@ -161,12 +166,6 @@ async fn sort(
     scenario: &Scenario,
     hosts: Vec<(&'static str, Host)>,
 ) -> ((&'static str, Host), Vec<(&'static str, Host)>) {
-    let held = |lease: &DynamicObject| {
-        lease.data["spec"]["holderIdentity"]
-            .as_str()
-            .is_some_and(|h| !h.is_empty())
-    };
-    scenario.until(LEASE, NAME, "held", held).await;
     let holder = holder(scenario).await;
     let (mut leaders, standbys): (Vec<_>, Vec<_>) = hosts
         .into_iter()
@@ -247,15 +246,6 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     scenario.until_event(NAME, "Normal LeaderElection").await;
 }
 
-async fn edit(scenario: &Scenario, spec: Value) {
-    let patch = Patch::Merge(json!({ "spec": spec }));
-    let edited = scenario
-        .api(LEASE)
-        .patch(NAME, &PatchParams::default(), &patch)
-        .await;
-    edited.expect("the Lease can be edited");
-}
-
 #[tokio::test]
 async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
     let scenario = Scenario::new("leaders-edited").await;
@@ -268,11 +258,6 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
     for (_, host) in &hosts {
         host.until_log("controller started").await;
     }
-    let there = |lease: &DynamicObject| {
-        lease.data["spec"]["holderIdentity"]
-            .as_str()
-            .is_some_and(|h| h.contains('_'))
-    };
     for round in 0..2 {
         for spec in [
             json!({"holderIdentity": "nobody"}),
@@ -299,14 +284,13 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
                 spec
             };
             let at = now();
-            edit(&scenario, spec).await;
-            scenario.until(LEASE, NAME, "held by a host", there).await;
+            scenario.patch(LEASE, NAME, json!({ "spec": spec })).await;
+            holder(&scenario).await;
             until_written(&scenario, cluster, &at, "nobody").await;
         }
         let at = now();
-        let deleted = scenario.api(LEASE).delete(NAME, &DeleteParams::default()).await;
-        deleted.expect("the Lease can be deleted");
-        scenario.until(LEASE, NAME, "there again", there).await;
+        scenario.delete(LEASE, NAME).await;
+        holder(&scenario).await;
         eprintln!(
             "round {round}: there again {:.2} s after it was deleted",
             between(&at, &now())

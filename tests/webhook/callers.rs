@@ -125,7 +125,8 @@ pub(super) fn puppet_of(spec: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the_plugin() {
+async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_and_is_answered_until_a_replica_has_stopped()
+ {
     let scenario = Scenario::new("webhook-nobody").await;
     let (host, authority) = slow::host(&scenario).await;
     let ask = async |body: &[u8]| call(&host, &authority, None, body).await.expect("an answer");
@@ -175,6 +176,16 @@ async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the
         let body = text.replacen("\"kind\": \"Puppet\"", &format!("\"kind\": \"{kind}\""), 1);
         assert_contains(&ask(body.as_bytes()).await.text, "\"allowed\":true");
     }
+
+    host.terminate();
+    host.until_log("stopping: waiting for the reconciles in progress")
+        .await;
+    // As long as a slow node needs until the Service no longer has the replica.
+    let stopped = Instant::now();
+    while stopped.elapsed() < Duration::from_secs(3) {
+        assert_eq!(ask(&review(&puppet_of("{}"))).await.status, 200);
+    }
+    assert_eq!(host.ended().await.code(), Some(0));
 }
 
 #[tokio::test]
@@ -253,20 +264,4 @@ async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
     .await
     .unwrap();
     assert_contains(&denied.text, "3 is less than 5");
-}
-
-#[tokio::test]
-async fn a_replica_that_stops_answers_until_the_service_no_longer_has_it() {
-    let scenario = Scenario::new("webhook-stops").await;
-    let (host, authority) = slow::host(&scenario).await;
-    host.terminate();
-    host.until_log("stopping: waiting for the reconciles in progress")
-        .await;
-    // As long as a slow node needs.
-    let stopped = Instant::now();
-    while stopped.elapsed() < Duration::from_secs(3) {
-        let answer = call(&host, &authority, None, &review(&puppet_of("{}"))).await;
-        assert_eq!(answer.expect("an answer").status, 200);
-    }
-    assert_eq!(host.ended().await.code(), Some(0));
 }

@@ -4,6 +4,7 @@ mod outages;
 
 use crate::support::prelude::*;
 use k8s_openapi::ByteString;
+use operator_host_core::digest::Digest;
 
 use crate::telemetry::get;
 use crate::webhook::callers::call_at;
@@ -143,12 +144,7 @@ async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are
                 .contains(&"a.dev/forged".to_owned())
         );
 
-        let all = scenario
-            .api(V2)
-            .list(&ListParams::default())
-            .await
-            .expect("a list");
-        assert_eq!(all.items.len(), 4);
+        assert_eq!(scenario.names(V2).await.len(), 4);
         let metrics = get(&host, "/metrics").await.1;
         for result in ["converted", "failed"] {
             let is_it = |line: &str| {
@@ -225,7 +221,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
 }
 
 #[tokio::test]
-async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back() {
+async fn a_version_whose_conversion_loses_a_field_or_whose_defaults_are_not_stable_for_a_live_object_is_held_back() {
     const FILE: &str = "puppet.wasm";
     let scenario = Scenario::new("conversion-proof").await;
     let folder = scenario.folder.path().join("mount");
@@ -233,9 +229,15 @@ async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back(
     let plugin = folder.join(FILE).display().to_string();
     let host = scenario.start_with(&scenario.config(&controller(&plugin, "")), &[]);
     host.until_log("controller started").await;
-    let spec = json!({ "size": 1, "response": {}, "variants": { "8": { "convert": "lose" } } });
+    let both = async |variants: Value| {
+        let spec = json!({ "size": 1, "response": {}, "variants": variants });
+        for name in ["p", "q"] {
+            scenario.puppet(name, spec.clone()).await;
+        }
+    };
+    both(json!({ "8": { "convert": "lose" } })).await;
     for name in ["p", "q"] {
-        scenario.ready_with(name, spec.clone()).await;
+        scenario.until_ready(name).await;
     }
     mount.put(FILE, &variant_of(FILE, 8));
     let lost = "spec.size is lost when it is converted to test.operator-host.dev/v2 and back";
@@ -245,9 +247,18 @@ async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back(
     let says = format!("PluginHeldBack=True LossyConversion: {lost}");
     scenario.until_told("p", &says).await;
 
-    for name in ["p", "q"] {
-        scenario.puppet(name, json!({ "size": 1, "response": {} })).await;
-    }
+    both(json!({ "8": { "default": "grow" } })).await;
+    let changes = "`default` changes its own answer: spec.size changes when it is called again";
+    host.until_log(&format!("held back … conversion-proof/ … {changes}"))
+        .await;
+    let says = format!("PluginHeldBack=True UnstableDefaults: {changes}");
+    scenario.until_told("p", &says).await;
+    // An object that the live version refuses as well does not hold it back.
+    both(json!({ "9": { "default": "invalid" }, "8": { "default": "grow" } })).await;
+    let digest = Digest::of(&variant_of(FILE, 8)).to_string();
+    host.until_log(&format!("plugin loaded … {digest}")).await;
+
+    both(json!({})).await;
     // Without both versions, the objects of the one that is missing could not be read any more.
     mount.put(FILE, &variant_of(FILE, 0));
     host.until_log("held back … it does not convert v1, which the live version converts")
@@ -289,12 +300,7 @@ async fn resources_that_are_stored_in_another_version_than_the_controllers_are_c
     }
     // Nothing is left to convert, but the version of the controller is not the stored one.
     host.kill();
-    let all = scenario
-        .api(V2)
-        .list(&ListParams::default())
-        .await
-        .expect("a list");
-    assert_eq!(all.items.len(), 3);
+    assert_eq!(scenario.names(V2).await.len(), 3);
     let away = scenario
         .api(PUPPET)
         .get("a")
