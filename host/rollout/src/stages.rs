@@ -34,7 +34,7 @@ const STAGE_FAILED: &str = "StageFailed";
 const NAMED: usize = 5;
 
 /// The stage that a version has reached, as it is recorded.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Reached {
     digest: String,
@@ -50,17 +50,15 @@ struct Reached {
 }
 
 impl Reached {
-    fn text(&self) -> String {
-        // Numbers, texts and a time are JSON.
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
-    }
-
     async fn read(record: &LiveRecord) -> Result<Option<Self>, String> {
-        Ok(record.read_stage().await?.as_deref().and_then(Self::parse))
+        let text = record.read_stage().await?;
+        Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+    }
+
+    async fn write(&self, record: &LiveRecord) {
+        // Numbers, texts and a time are JSON.
+        let text = serde_json::to_string(self).unwrap_or_default();
+        record.write_stage(Some(&text)).await;
     }
 }
 
@@ -147,7 +145,7 @@ pub(super) async fn run(
                 has_failed: true,
                 ..reached
             };
-            record.write_stage(Some(&failed_at.text())).await;
+            failed_at.write(record).await;
             return Err(failed(message, chosen.unready()));
         }
         info!(
@@ -216,7 +214,7 @@ async fn begin(context: &Context, record: &LiveRecord, digest: &str, stage: usiz
         last: first.unwrap_or(last),
         has_failed: false,
     };
-    record.write_stage(Some(&reached.text())).await;
+    reached.write(record).await;
     (reached, cohorts)
 }
 
@@ -390,19 +388,5 @@ mod tests {
             "those were deleted"
         );
         assert_eq!(cohorts_of(&[10], &stages, 20), [Cohort::First(u64::MAX / 100)]);
-    }
-
-    #[test]
-    fn what_is_recorded_is_read_again() {
-        let reached = Reached {
-            digest: "sha256:01".into(),
-            stage: 2,
-            since: Timestamp::from_second(1_790_000_000).unwrap(),
-            ready: [990, 1000],
-            last: u64::MAX,
-            has_failed: true,
-        };
-        assert_eq!(Reached::parse(&reached.text()), Some(reached));
-        assert_eq!(Reached::parse("sha256:01"), None);
     }
 }

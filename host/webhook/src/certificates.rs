@@ -13,6 +13,7 @@ use rustls::{RootCertStore, ServerConfig};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
+use x509_parser::certificate::Validity;
 use x509_parser::parse_x509_certificate;
 
 use operator_host_config::webhook::WebhookConfig;
@@ -37,37 +38,20 @@ struct Contents {
 /// The contents, or why they cannot be read.
 type Files = Result<Contents, String>;
 
-/// The validity period of a certificate, in seconds of the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Validity {
-    from: i64,
-    to: i64,
+/// Returns why the API server rejects a certificate at `now`, in seconds of the Unix epoch.
+fn problem(validity: &Validity, now: i64) -> Option<String> {
+    let (from, to) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    if now < from {
+        return Some(format!("the certificate is not valid before {}", timestamp(from)));
+    }
+    (now > to).then(|| format!("the certificate expired at {}", timestamp(to)))
 }
 
-impl Validity {
-    fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
-        let (_, parsed) = parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
-        let validity = parsed.validity();
-        Ok(Self {
-            from: validity.not_before.timestamp(),
-            to: validity.not_after.timestamp(),
-        })
-    }
-
-    /// Returns why the API server rejects it at `now`.
-    fn problem(self, now: i64) -> Option<String> {
-        let (from, to) = (timestamp(self.from), timestamp(self.to));
-        if now < self.from {
-            return Some(format!("the certificate is not valid before {from}"));
-        }
-        (now > self.to).then(|| format!("the certificate expired at {to}"))
-    }
-
-    /// Reports whether it should have been renewed: a tenth of its time or less is left, at most a week.
-    fn is_ending(self, now: i64) -> bool {
-        let margin = ((self.to - self.from) / 10).min(7 * 24 * 3600);
-        self.problem(now).is_none() && now > self.to - margin
-    }
+/// Reports whether a certificate should have been renewed: a tenth of its time or less is left, at most a week.
+fn is_ending(validity: &Validity, now: i64) -> bool {
+    let (from, to) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    let margin = ((to - from) / 10).min(7 * 24 * 3600);
+    problem(validity, now).is_none() && now > to - margin
 }
 
 /// Follows the files until the process ends: sets the TLS configuration for the next connection, and reports what is to
@@ -94,7 +78,7 @@ pub(crate) async fn follow(
             };
             read = Some(now);
         }
-        let state = state(refused.as_deref(), loaded);
+        let state = state(refused.as_deref(), loaded.as_ref());
         if reported.as_ref() != Some(&state) {
             match &state {
                 Err(problem) => warn!("the webhook: {problem}"),
@@ -118,10 +102,10 @@ fn contents(config: &WebhookConfig) -> Files {
     })
 }
 
-fn state(refused: Option<&str>, loaded: Option<Validity>) -> CertificateState {
+fn state(refused: Option<&str>, loaded: Option<&Validity>) -> CertificateState {
     let now = jiff::Timestamp::now().as_second();
     // A certificate that was valid may have expired.
-    let expired = loaded.and_then(|validity| validity.problem(now));
+    let expired = loaded.and_then(|validity| problem(validity, now));
     match (refused, expired, loaded) {
         (Some(reason), expired, Some(_)) => {
             let expired = expired.map_or_else(String::new, |expired| format!("; {expired}"));
@@ -133,8 +117,8 @@ fn state(refused: Option<&str>, loaded: Option<Validity>) -> CertificateState {
             "{reason}; the webhook does not answer until there is a valid one"
         )),
         (None, Some(reason), _) => Err(format!("{reason}: the API server does not accept it")),
-        (None, None, loaded) => Ok(loaded.filter(|validity| validity.is_ending(now)).map(|validity| {
-            let at = timestamp(validity.to);
+        (None, None, loaded) => Ok(loaded.filter(|validity| is_ending(validity, now)).map(|validity| {
+            let at = timestamp(validity.not_after.timestamp());
             format!("its certificate is in use, but the API server does not accept it after {at}: renew it")
         })),
     }
@@ -148,7 +132,9 @@ fn load(contents: &Contents) -> Result<(Arc<ServerConfig>, Validity), String> {
     let first = chain
         .first()
         .ok_or("the certificate's file contains no certificate")?;
-    let validity = Validity::of(first).map_err(|error| format!("the certificate cannot be read: {error}"))?;
+    let (_, parsed) =
+        parse_x509_certificate(first).map_err(|error| format!("the certificate cannot be read: {error}"))?;
+    let validity = parsed.validity().clone();
     let key = PrivateKeyDer::from_pem_slice(&contents.key)
         .map_err(|error| format!("the key cannot be read: {error}"))?;
     let tls = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -209,27 +195,34 @@ pub fn ca_bundle(pem: Vec<u8>, file: &Path) -> Result<Value, String> {
 
 #[cfg(test)]
 mod tests {
+    use x509_parser::time::ASN1Time;
+
     use super::*;
+
+    fn validity(from: i64, to: i64) -> Validity {
+        let [not_before, not_after] = [from, to].map(|time| ASN1Time::from_timestamp(time).unwrap());
+        Validity {
+            not_before,
+            not_after,
+        }
+    }
 
     #[test]
     fn a_certificate_counts_between_its_times() {
-        let validity = Validity { from: 100, to: 200 };
-        assert_eq!(validity.problem(150), None);
+        let problem = |now| problem(&validity(100, 200), now);
+        assert_eq!(problem(150), None);
         let expected = Some("the certificate is not valid before 1970-01-01T00:01:40Z");
-        assert_eq!(validity.problem(99).as_deref(), expected);
+        assert_eq!(problem(99).as_deref(), expected);
         let expected = Some("the certificate expired at 1970-01-01T00:03:20Z");
-        assert_eq!(validity.problem(201).as_deref(), expected);
+        assert_eq!(problem(201).as_deref(), expected);
     }
 
     #[test]
     fn a_certificate_that_was_not_renewed_in_time_is_ending() {
         let day = 24 * 3600;
-        let quarter = Validity {
-            from: 0,
-            to: 90 * day,
-        };
-        assert!(!quarter.is_ending(82 * day) && quarter.is_ending(84 * day) && !quarter.is_ending(91 * day));
-        let hour = Validity { from: 0, to: 3600 };
-        assert!(!hour.is_ending(3000) && hour.is_ending(3300));
+        let quarter = |now| is_ending(&validity(0, 90 * day), now);
+        assert!(!quarter(82 * day) && quarter(84 * day) && !quarter(91 * day));
+        let hour = |now| is_ending(&validity(0, 3600), now);
+        assert!(!hour(3000) && hour(3300));
     }
 }
