@@ -17,7 +17,7 @@ fn rival_with(
     scenario: &Scenario,
     name: &'static str,
     patch: Value,
-    is_content: impl Fn(&DynamicObject) -> bool + Send + 'static,
+    is_content: impl Fn(&DynamicObject) -> bool + Send + Sync + 'static,
 ) -> JoinHandle<()> {
     let api = scenario.api(CONFIG_MAP);
     tokio::spawn(async move {

@@ -163,7 +163,8 @@ async fn an_edit_of_what_was_applied_is_put_right_whatever_it_replaces() {
 /// Regression: each of these ended in a refusal for ever, since an apply removes nothing that it does not own. And an object whose
 /// entries were wiped, as some backup tools do, was never corrected, or always applied.
 #[tokio::test]
-async fn an_edit_that_the_merge_cannot_undo_is_replaced_and_an_object_without_managed_fields_is_applied_once() {
+async fn an_edit_that_the_merge_cannot_undo_is_replaced_and_an_object_without_managed_fields_is_applied_once()
+{
     let children = [deployment("web", &pod()), service()];
     let (scenario, host) = start("drift-unions", &children).await;
     let before = scenario.writes_to("services").await.len();

@@ -97,7 +97,10 @@ async fn own_elements_are_put_back_into_their_order_and_go_also_at_the_root() {
     let env = json!([{ "name": "A", "value": "1" }, { "name": "B", "value": "$(A)" }]);
     let init = ["first", "second"].map(|name| json!({ "name": name, "image": "init:1" }));
     let containers = json!([{ "name": "web", "image": "web:1", "env": env }]);
-    let web = deployment("web", &json!({ "initContainers": init, "containers": containers }));
+    let web = deployment(
+        "web",
+        &json!({ "initContainers": init, "containers": containers }),
+    );
     let steps = json!({ "spec": { "steps": [element("a"), element("b")] } });
     scenario.wants("p", &[web, gate(&steps)]).await;
     scenario.until_synced("p").await;

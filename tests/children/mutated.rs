@@ -149,7 +149,9 @@ async fn what_a_policy_removes_at_admission_is_named_once_and_its_children_are_k
     // It is said, and not tried again and again.
     let before = scenario.writes_to("configmaps").await;
     let reconciles = host.reconciles("mutated-marks/p");
-    scenario.annotate(CONFIG_MAP, "b", "example.com/seen", "yes").await;
+    scenario
+        .annotate(CONFIG_MAP, "b", "example.com/seen", "yes")
+        .await;
     host.until_reconciles("mutated-marks/p", reconciles + 1).await;
     assert_eq!(scenario.writes_to("configmaps").await, before);
 

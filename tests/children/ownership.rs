@@ -196,8 +196,7 @@ async fn a_single_claim_is_retained_and_used_again_and_none_is_deleted_that_the_
 async fn an_object_without_an_owner_is_adopted_only_where_that_is_switched_on() {
     let scenario = Scenario::new("adopt").await;
     let metadata = json!({"name": "a", "labels": {"team": "blue"}});
-    let users =
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"more": "x"}});
+    let users = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"more": "x"}});
     scenario.apply(&users.to_string()).await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
@@ -281,7 +280,11 @@ async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
         }],
     });
     let mut zeros = deployment("d", &pod);
-    for (field, zero) in [("replicas", json!(0)), ("minReadySeconds", json!(0)), ("paused", json!(false))] {
+    for (field, zero) in [
+        ("replicas", json!(0)),
+        ("minReadySeconds", json!(0)),
+        ("paused", json!(false)),
+    ] {
         zeros["spec"][field] = zero;
     }
     scenario.ready_with("p", children(&[zeros])).await;

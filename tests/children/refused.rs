@@ -30,10 +30,19 @@ async fn with_a_foreign_pod(name: &str, container: &str) -> Scenario {
 }
 
 #[tokio::test]
-async fn a_child_that_is_invalid_or_has_a_field_of_another_manager_does_not_keep_the_others_from_being_applied() {
+async fn a_child_that_is_invalid_or_has_a_field_of_another_manager_does_not_keep_the_others_from_being_applied()
+ {
     for (name, container, says) in [
-        ("refused-422", "other", "spec.containers: Forbidden … may not add or remove containers"),
-        ("refused-409", "echo", "conflict with \"user\" … .spec.containers[name=\"echo\"].image"),
+        (
+            "refused-422",
+            "other",
+            "spec.containers: Forbidden … may not add or remove containers",
+        ),
+        (
+            "refused-409",
+            "echo",
+            "conflict with \"user\" … .spec.containers[name=\"echo\"].image",
+        ),
     ] {
         let scenario = with_a_foreign_pod(name, container).await;
         let _host = scenario.start(&format!("{CONTROLLER}  adopt: true\n"));
@@ -46,7 +55,11 @@ async fn a_child_that_is_invalid_or_has_a_field_of_another_manager_does_not_keep
         assert!(!is_going(&one_too_many), "nothing is pruned");
         match container {
             // The user corrects it: the image is what the plugin wants, so both may have set it.
-            "echo" => drop(scenario.apply(&foreign_pod(container).replace("foreign:1", "echo:1")).await),
+            "echo" => drop(
+                scenario
+                    .apply(&foreign_pod(container).replace("foreign:1", "echo:1"))
+                    .await,
+            ),
             _ => scenario.delete(POD, "e-pod-1").await,
         }
         until_recovered(&scenario).await;

@@ -73,7 +73,10 @@ impl World {
     /// Starts a host that knows which version was live before it.
     fn start_kept(&self) -> Host {
         let kept = self.folder.path().join("kept");
-        self.start_with(&self.configure(CEILINGS), &["--state-dir", kept.to_str().unwrap()])
+        self.start_with(
+            &self.configure(CEILINGS),
+            &["--state-dir", kept.to_str().unwrap()],
+        )
     }
 }
 

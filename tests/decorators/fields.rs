@@ -197,7 +197,9 @@ async fn fields_that_no_path_names_change_nothing_and_are_named_and_so_is_what_a
         ("of-status", "status.replicas", "is not the plugin's to set"),
     ] {
         world.decorator(name, field(path)).await;
-        world.says(name, &format!("Stalled=True InvalidSpec: {says}")).await;
+        world
+            .says(name, &format!("Stalled=True InvalidSpec: {says}"))
+            .await;
     }
     for (name, more, says) in [
         (
@@ -217,7 +219,11 @@ async fn fields_that_no_path_names_change_nothing_and_are_named_and_so_is_what_a
         ),
         ("guard", guard, "Ready=False PluginRefused: cleanup … finalizer"),
         // A kind may come later. Until then the Controller waits.
-        ("later", of_kind("apps/v2", "Deployment"), "Ready=False KindNotServed"),
+        (
+            "later",
+            of_kind("apps/v2", "Deployment"),
+            "Ready=False KindNotServed",
+        ),
     ] {
         world.decorator(name, more).await;
         world.says(name, says).await;

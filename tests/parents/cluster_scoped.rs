@@ -219,7 +219,11 @@ async fn children_wait_for_namespaces_and_definitions_and_may_be_where_the_paren
     until("first", ready).await;
     let created = Instant::now();
     apply("missing", &[within("team-x"), config_map_in("parts", "b", "1")]).await;
-    until("missing", "Reconciling=True ApplyFailed: namespace team-x does not exist").await;
+    until(
+        "missing",
+        "Reconciling=True ApplyFailed: namespace team-x does not exist",
+    )
+    .await;
     let elapsed = created.elapsed();
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
     scenario.until_there(CONFIG_MAP, "b").await;

@@ -80,7 +80,8 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
 
 /// Regression: what only finalizers of others held stayed Ready, and the garbage collector deleted what is retained with its parent.
 #[tokio::test]
-async fn without_a_plugin_a_resource_that_finalizers_of_others_hold_says_so_and_what_is_retained_is_released() {
+async fn without_a_plugin_a_resource_that_finalizers_of_others_hold_says_so_and_what_is_retained_is_released()
+{
     let (scenario, host) = puppets("held-by-others", "").await;
     scenario.ready_wants("q", &[config_map("a", "1")]).await;
     let puppet = scenario.ready_with("p", json!({"response": {}})).await;

@@ -36,7 +36,8 @@ const REFUSED: Mode = Mode::refuse(503);
 /// Regression: etcd's refusal counted as overload, so the other children were not applied, and nothing was said for a minute. What the
 /// API server cannot convert, it calls an internal error, which counted as trouble of its own, and hid the others.
 #[tokio::test]
-async fn a_child_that_is_too_large_for_etcd_or_cannot_be_converted_is_said_at_once_and_the_others_are_applied() {
+async fn a_child_that_is_too_large_for_etcd_or_cannot_be_converted_is_said_at_once_and_the_others_are_applied()
+ {
     let (scenario, _host) = puppets("too-large", CHILDREN).await;
     let container = json!({ "name": "main", "image": "main:1", "args": ["$large"] });
     let large = json!({

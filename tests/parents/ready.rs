@@ -89,7 +89,9 @@ async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_ku
 async fn a_child_that_a_finalizer_holds_is_named_until_it_is_recreated_and_a_failure_takes_synced_away() {
     let (scenario, _host) = puppets("ready-held", "").await;
     scenario.ready_wants("p", &[config_map("a", "1")]).await;
-    scenario.set_finalizers(CONFIG_MAP, "a", &["example.com/hold"]).await;
+    scenario
+        .set_finalizers(CONFIG_MAP, "a", &["example.com/hold"])
+        .await;
     scenario.delete(CONFIG_MAP, "a").await;
     let message = scenario.until_told("p", "Ready=False ChildrenNotReady").await;
     assert_eq!(

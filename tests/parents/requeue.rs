@@ -33,7 +33,9 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
     );
 
     let resumed = Value::Null;
-    scenario.annotate(PUPPET, "p", "operator-host.dev/paused", resumed).await;
+    scenario
+        .annotate(PUPPET, "p", "operator-host.dev/paused", resumed)
+        .await;
     scenario.until_text("a", "2").await;
     let puppet = scenario
         .until(PUPPET, "p", "not paused", |p| condition(p, "Paused").is_none())

@@ -195,7 +195,8 @@ impl Scenario {
 
     /// Pauses a puppet.
     pub async fn pause(&self, name: &str) {
-        self.annotate(PUPPET, name, "operator-host.dev/paused", "true").await;
+        self.annotate(PUPPET, name, "operator-host.dev/paused", "true")
+            .await;
     }
 
     /// Asks the API server to create an object, without effect.
@@ -219,7 +220,9 @@ impl Scenario {
     /// Returns the metadata of an object that must exist.
     async fn metadata(&self, kind: &str, name: &str) -> ObjectMeta {
         let object = self.get(kind, name).await;
-        object.unwrap_or_else(|| panic!("{kind} {name} is not there")).metadata
+        object
+            .unwrap_or_else(|| panic!("{kind} {name} is not there"))
+            .metadata
     }
 
     /// Returns the UID of an object that must exist.
@@ -229,7 +232,10 @@ impl Scenario {
 
     /// Returns the resource version of an object that must exist.
     pub async fn version(&self, kind: &str, name: &str) -> String {
-        self.metadata(kind, name).await.resource_version.expect("a version")
+        self.metadata(kind, name)
+            .await
+            .resource_version
+            .expect("a version")
     }
 
     /// Returns the Events about what is in the namespace.

@@ -221,7 +221,8 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
 }
 
 #[tokio::test]
-async fn a_version_whose_conversion_loses_a_field_or_whose_defaults_are_not_stable_for_a_live_object_is_held_back() {
+async fn a_version_whose_conversion_loses_a_field_or_whose_defaults_are_not_stable_for_a_live_object_is_held_back()
+ {
     const FILE: &str = "puppet.wasm";
     let scenario = Scenario::new("conversion-proof").await;
     let folder = scenario.folder.path().join("mount");

@@ -463,7 +463,8 @@ mod tests {
     /// Returns the conditions of a status, such as `Ready=False InvalidSpec`.
     fn said(status: &Map<String, Value>) -> Vec<String> {
         let said = |it: &Value| {
-            let [type_, status, reason] = ["type", "status", "reason"].map(|field| it[field].as_str().unwrap());
+            let [type_, status, reason] =
+                ["type", "status", "reason"].map(|field| it[field].as_str().unwrap());
             format!("{type_}={status} {reason}")
         };
         conditions_of(status).map(said).collect()
@@ -514,7 +515,10 @@ mod tests {
         };
         let parent = parent(&json!({}));
         let status = compose(&parent, current(&parent), &update, &Remarks::default(), at(1));
-        assert_eq!(said(&status)[1..3], ["Failing=True First", "Stalled=True InvalidSpec"]);
+        assert_eq!(
+            said(&status)[1..3],
+            ["Failing=True First", "Stalled=True InvalidSpec"]
+        );
     }
 
     /// Regression: the second one had a new time in each reconcile, and each reconcile wrote it.
@@ -547,8 +551,12 @@ mod tests {
         });
         let status = desired(&parent(&before), None, None, &stalled(), at(5));
         assert_eq!(status["phase"], "Running");
-        let expected =
-            ["Ready=False InvalidSpec", "Backed=True B", "Stalled=True InvalidSpec", "Synced=False InvalidSpec"];
+        let expected = [
+            "Ready=False InvalidSpec",
+            "Backed=True B",
+            "Stalled=True InvalidSpec",
+            "Synced=False InvalidSpec",
+        ];
         assert_eq!(said(&status), expected);
         let expected = "1970-01-01T00:00:05Z";
         assert_eq!(status["conditions"][0]["lastTransitionTime"], expected);
@@ -576,9 +584,15 @@ mod tests {
         let progressing =
             Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a-0: it has not started"));
         let status = first(&[], &progressing);
-        assert_eq!(said(&status), ["Ready=False ChildrenNotReady", "Synced=True Applied"]);
+        assert_eq!(
+            said(&status),
+            ["Ready=False ChildrenNotReady", "Synced=True Applied"]
+        );
         let messages: Vec<_> = conditions_of(&status).map(|it| &it["message"]).collect();
-        assert_eq!(messages, ["Pod a-0: it has not started", "every child is applied"]);
+        assert_eq!(
+            messages,
+            ["Pod a-0: it has not started", "every child is applied"]
+        );
         let ready = given(READY, True, "Enough", "");
         let status = first(&[ready], &progressing);
         assert_eq!(status["conditions"][0]["reason"], "Enough");
@@ -599,7 +613,12 @@ mod tests {
         };
         let (parent, before) = (parent(&before), before.as_object().cloned().unwrap());
         let status = compose(&parent, &before, &update, &Remarks::default(), at(5));
-        let expected = ["Ready=False CleaningUp", "Drained=True Empty", "Backed=True B", "Reconciling=True CleaningUp"];
+        let expected = [
+            "Ready=False CleaningUp",
+            "Drained=True Empty",
+            "Backed=True B",
+            "Reconciling=True CleaningUp",
+        ];
         assert_eq!(said(&status), expected);
         assert!(
             update.repeats(&before),

@@ -690,8 +690,13 @@ mod tests {
         }
         // Those of one namespace keep their order.
         for (namespace, numbers) in [("few", 0..3), ("many", 1..5)] {
-            let found = next.iter().filter(|parent| parent.namespace.as_deref() == Some(namespace));
-            assert!(found.cloned().eq(numbers.map(|number| of(namespace, number))), "{next:?}");
+            let found = next
+                .iter()
+                .filter(|parent| parent.namespace.as_deref() == Some(namespace));
+            assert!(
+                found.cloned().eq(numbers.map(|number| of(namespace, number))),
+                "{next:?}"
+            );
         }
     }
 

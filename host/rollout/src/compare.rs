@@ -253,9 +253,9 @@ fn count(number: usize, noun: &str) -> String {
 fn difference(names: [&str; 2], before: Option<&ComparedAnswer>, after: &ComparedAnswer) -> String {
     let is_cut = after.is_cut || before.is_some_and(|before| before.is_cut);
     let before = before.map_or("", |before| &before.shown);
+    let mut differ = TextDiff::configure();
     // Without searching for the smallest difference for long.
-    let diff = TextDiff::configure().timeout(DIFF_TIME);
-    let diff = diff.diff_lines(before, &after.shown);
+    let diff = differ.timeout(DIFF_TIME).diff_lines(before, &after.shown);
     let mut unified = diff.unified_diff();
     let text = unified.context_radius(2).header(names[0], names[1]).to_string();
     let mut text = bounded(&text);

@@ -117,10 +117,14 @@ fn state(refused: Option<&str>, loaded: Option<&Validity>) -> CertificateState {
             "{reason}; the webhook does not answer until there is a valid one"
         )),
         (None, Some(reason), _) => Err(format!("{reason}: the API server does not accept it")),
-        (None, None, loaded) => Ok(loaded.filter(|validity| is_ending(validity, now)).map(|validity| {
-            let at = timestamp(validity.not_after.timestamp());
-            format!("its certificate is in use, but the API server does not accept it after {at}: renew it")
-        })),
+        (None, None, loaded) => Ok(loaded
+            .filter(|validity| is_ending(validity, now))
+            .map(|validity| {
+                let at = timestamp(validity.not_after.timestamp());
+                format!(
+                    "its certificate is in use, but the API server does not accept it after {at}: renew it"
+                )
+            })),
     }
 }
 

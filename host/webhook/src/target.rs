@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::bounds::{Asker, Part, Parts};
+use super::deciding::{default, validate};
 use super::review::Review;
 use super::server::Ask;
-use super::deciding::{default, validate};
 use super::{Decision, MESSAGE, NoDecision, memory_of};
 use crate::conversion::{self, Before, ConversionError, Purpose};
 use operator_host_config::ControllerConfig;

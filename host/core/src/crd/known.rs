@@ -215,9 +215,15 @@ mod tests {
         map(json!({ "data": { "a": 1 } }), "data.a: must be of type string");
         map(json!({ "data": ["a"] }), "data: must be of type object");
         map(json!({ "dat": {} }), "dat: unknown field");
-        map(json!({ "immutable": "yes" }), "immutable: must be of type boolean");
+        map(
+            json!({ "immutable": "yes" }),
+            "immutable: must be of type boolean",
+        );
         let (labels, misspelt) = (json!({ "labels": { "a": 1 } }), json!({ "label": {} }));
-        map(json!({ "metadata": labels }), "metadata.labels.a: must be of type string");
+        map(
+            json!({ "metadata": labels }),
+            "metadata.labels.a: must be of type string",
+        );
         map(json!({ "metadata": misspelt }), "metadata.label: unknown field");
         let of = |spec: Value| json!({ "spec": spec });
         let deployment = |spec, expected: &str| refused("apps/v1", "Deployment", of(spec), expected);
@@ -235,7 +241,10 @@ mod tests {
         }
         let widget = |spec, expected: &str| refused("parts.dev/v1", "Widget", of(spec), expected);
         widget(json!({ "size": "3" }), "spec.size: must be of type integer");
-        widget(json!({ "size": 3, "colour": "red" }), "spec.colour: unknown field");
+        widget(
+            json!({ "size": 3, "colour": "red" }),
+            "spec.colour: unknown field",
+        );
         widget(json!({ "size": 0 }), "a rule: self > 0");
         let more = json!({ "metadata": { "annotations": { "a": true } } });
         let expected = "metadata.annotations.a: must be of type string";

@@ -74,9 +74,18 @@ fn a_field_beside_the_paths_is_refused_with_its_own_path() {
             "the list spec.strategy.list",
         ),
         (json!({ "spec": [1] }), "the list spec"),
-        (json!({ "kind": "StatefulSet" }), "`parent.kind` is not that of the parent"),
-        (json!({ "metadata": { "ownerReferences": [] } }), "metadata.ownerReferences"),
-        (json!({ "metadata": { "finalizers": ["a.dev/b"] } }), "metadata.finalizers"),
+        (
+            json!({ "kind": "StatefulSet" }),
+            "`parent.kind` is not that of the parent",
+        ),
+        (
+            json!({ "metadata": { "ownerReferences": [] } }),
+            "metadata.ownerReferences",
+        ),
+        (
+            json!({ "metadata": { "finalizers": ["a.dev/b"] } }),
+            "metadata.finalizers",
+        ),
         (json!({ "status": { "replicas": 1 } }), "status.replicas"),
     ] {
         let why = body_of(&fields).unwrap_err();

@@ -44,7 +44,10 @@ fn a_wrong_word_is_refused_with_the_right_ones() {
     }
     assert_eq!(update(&child(UPDATE_ANNOTATION, 1)), Err("is no text".to_owned()));
     let refused = removal(&child(ON_REMOVAL_ANNOTATION, "orphaned"), Removal::Delete).unwrap_err();
-    assert!(refused.ends_with("none of its words: delete, retain, orphan"), "{refused}");
+    assert!(
+        refused.ends_with("none of its words: delete, retain, orphan"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -281,7 +281,9 @@ fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> Verdi
     };
     let (_, reason, is_stalled) = error.told();
     let reason = match error {
-        ReconcileError::Call(CallError::Failure(Failure::Invalid { reason: Some(own), .. })) => own.as_str(),
+        ReconcileError::Call(CallError::Failure(Failure::Invalid {
+            reason: Some(own), ..
+        })) => own.as_str(),
         _ => reason,
     };
     let reason = Reason::new(reason, message);

@@ -162,8 +162,7 @@ fn deletions_count_also_where_the_live_version_fails() {
 /// Returns what is shown of two answers.
 fn diff_of(live: &Value, candidate: &Value) -> String {
     let mut values = SecretValues::default();
-    let [live, candidate] =
-        [live, candidate].map(|answer| ComparedAnswer::new(answer.clone(), &mut values));
+    let [live, candidate] = [live, candidate].map(|answer| ComparedAnswer::new(answer.clone(), &mut values));
     difference(["live", "candidate"], Some(&live), &candidate)
 }
 

@@ -310,7 +310,10 @@ mod tests {
         let none: [&str; 0] = [];
         let mut wanted = installed.clone();
         wanted["spec"]["names"]["shortNames"] = json!(["sh"]);
-        wanted["spec"]["names"].as_object_mut().unwrap().remove("singular");
+        wanted["spec"]["names"]
+            .as_object_mut()
+            .unwrap()
+            .remove("singular");
         assert_eq!(lost(&wanted), none);
         for (pointer, other, words) in [
             ("/spec/scope", json!("Cluster"), "spec.scope"),
@@ -318,8 +321,16 @@ mod tests {
             ("/spec/names/kind", json!("Store"), "spec.names.kind"),
             ("/spec/names/singular", json!("store"), "spec.names.singular"),
             ("/spec/versions", json!([v2]), "it lacks the version v1"),
-            ("/spec/versions/0/served", json!(false), "it does not serve the version v1"),
-            ("/spec/versions/1/served", json!(false), "which this controller reconciles"),
+            (
+                "/spec/versions/0/served",
+                json!(false),
+                "it does not serve the version v1",
+            ),
+            (
+                "/spec/versions/1/served",
+                json!(false),
+                "which this controller reconciles",
+            ),
         ] {
             let mut wanted = installed.clone();
             *wanted.pointer_mut(pointer).unwrap() = other;

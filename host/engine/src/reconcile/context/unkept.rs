@@ -131,7 +131,10 @@ mod tests {
 
     #[test]
     fn a_field_is_told_once_and_applied_again_only_for_another_body_or_when_asked_to() {
-        let key = &ChildRef::new(Kind::new("apps/v1", "StatefulSet"), NamespacedName::parse("shop/db"));
+        let key = &ChildRef::new(
+            Kind::new("apps/v1", "StatefulSet"),
+            NamespacedName::parse("shop/db"),
+        );
         let mut unkept = Unkept::default();
         assert!(unkept.tell(key, paths(&[])).is_none() && unkept.reason().is_none());
         unkept.answered(key, "f", paths(&["spec.a"]), None);
