@@ -8,14 +8,8 @@
 use serde_json::{Map, Value};
 
 use super::{Problem, embedded, field, formats, numbers, properties};
-use crate::cel;
+pub use crate::cel::fill_defaults;
 use crate::cel::re2::{self, Unusable};
-
-/// Fills in the schema's defaults from the outside in, and removes nulls that the schema does not allow, as the API server
-/// does when it reads an object.
-pub fn fill_defaults(value: &mut Value, schema: &Value) {
-    cel::fill_defaults(value, schema);
-}
 
 /// Returns every mismatch between a whole resource and the schema. The API server validates `apiVersion`, `kind` and
 /// `metadata` separately; of the metadata, a schema can restrict the name.
@@ -150,19 +144,13 @@ fn check_text(text: &str, schema: &Value, wrong: &mut impl FnMut(String)) {
 }
 
 fn check_array(items: &[Value], schema: &Value, path: &str, whole: bool, problems: &mut Vec<Problem>) {
-    let count = items.len() as u64;
-    if let Some(min) = schema["minItems"].as_u64().filter(|min| count < *min) {
-        problems.push(Problem::new(
-            path,
-            format!("{count} items are fewer than {min} (minItems)"),
-        ));
-    }
-    if let Some(max) = schema["maxItems"].as_u64().filter(|max| count > *max) {
-        problems.push(Problem::new(
-            path,
-            format!("{count} items are more than {max} (maxItems)"),
-        ));
-    }
+    check_count(
+        items.len(),
+        ["items", "minItems", "maxItems"],
+        schema,
+        path,
+        problems,
+    );
     let list_type = schema["x-kubernetes-list-type"].as_str();
     let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
         .as_array()
@@ -190,6 +178,23 @@ fn check_array(items: &[Value], schema: &Value, path: &str, whole: bool, problem
         if let Some(schema) = schema.get("items") {
             check(item, schema, &path, whole, problems);
         }
+    }
+}
+
+/// Checks a count by its limits. `names` are what is counted, and the keywords of both limits.
+fn check_count(count: usize, names: [&str; 3], schema: &Value, path: &str, problems: &mut Vec<Problem>) {
+    let ([what, min, max], count) = (names, count as u64);
+    if let Some(least) = schema[min].as_u64().filter(|least| count < *least) {
+        problems.push(Problem::new(
+            path,
+            format!("{count} {what} are fewer than {least} ({min})"),
+        ));
+    }
+    if let Some(most) = schema[max].as_u64().filter(|most| count > *most) {
+        problems.push(Problem::new(
+            path,
+            format!("{count} {what} are more than {most} ({max})"),
+        ));
     }
 }
 
@@ -222,19 +227,14 @@ fn check_object(
             || embedded && matches!(name, "apiVersion" | "kind" | "metadata")
     };
     // The API server drops the others before it counts.
-    let count = map.keys().filter(|name| is_kept(name)).count() as u64;
-    if let Some(min) = schema["minProperties"].as_u64().filter(|min| count < *min) {
-        problems.push(Problem::new(
-            path,
-            format!("{count} fields are fewer than {min} (minProperties)"),
-        ));
-    }
-    if let Some(max) = schema["maxProperties"].as_u64().filter(|max| count > *max) {
-        problems.push(Problem::new(
-            path,
-            format!("{count} fields are more than {max} (maxProperties)"),
-        ));
-    }
+    let count = map.keys().filter(|name| is_kept(name)).count();
+    check_count(
+        count,
+        ["fields", "minProperties", "maxProperties"],
+        schema,
+        path,
+        problems,
+    );
     if embedded {
         problems.extend(embedded::problems(map, path));
     }

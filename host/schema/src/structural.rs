@@ -7,7 +7,7 @@ mod branches;
 mod lists;
 mod rules;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::schema::validate;
 use super::{Problem, field, properties};
@@ -73,18 +73,13 @@ const KNOWN: [&str; 37] = [
 #[must_use]
 pub fn problems(schema: &Value, path: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
+    let mut wrong = |message: String| problems.push(Problem::new(path, message));
     if schema["type"] != "object" {
-        problems.push(Problem::new(
-            path,
-            "the type at the root must be `object`".to_owned(),
-        ));
+        wrong("the type at the root must be `object`".into());
     }
     for keyword in ["additionalProperties", "nullable"] {
         if !matches!(schema[keyword], Value::Null | Value::Bool(false)) {
-            problems.push(Problem::new(
-                path,
-                format!("`{keyword}` is not allowed at the root"),
-            ));
+            wrong(format!("`{keyword}` is not allowed at the root"));
         }
     }
     walk(schema, path, Place::Root, &mut problems);
@@ -98,42 +93,38 @@ enum Place {
     Root,
     /// A field, or an item.
     Inner,
-    /// The values of a map. Nobody checks their defaults.
+    /// The values of a map.
     Values,
 }
 
 fn walk(schema: &Value, path: &str, place: Place, problems: &mut Vec<Problem>) {
     let root = place == Place::Root;
+    let mut wrong = |message: String| problems.push(Problem::new(path, message));
     let Some(map) = schema.as_object() else {
-        let message = "a schema must be an object: `true` and `false` are not structural; give the type";
-        problems.push(Problem::new(path, message));
-        return;
+        return wrong(
+            "a schema must be an object: `true` and `false` are not structural; give the type".into(),
+        );
     };
     for keyword in map.keys() {
         if keyword == "$ref" {
-            problems.push(Problem::new(
-                path,
-                format!(
-                    "`$ref` to {} is not allowed: write the schema in place; a recursive type has no such schema",
-                    map[keyword]
-                ),
+            wrong(format!(
+                "`$ref` to {} is not allowed: write the schema in place; a recursive type has no such schema",
+                map[keyword]
             ));
         } else if FORBIDDEN.contains(&keyword.as_str()) {
-            problems.push(Problem::new(
-                path,
-                format!("`{keyword}` is not allowed: write the schema in place"),
-            ));
+            wrong(format!("`{keyword}` is not allowed: write the schema in place"));
         } else if !KNOWN.contains(&keyword.as_str()) {
-            problems.push(Problem::new(
-                path,
-                format!("`{keyword}` is not a keyword of structural schemas"),
-            ));
+            wrong(format!("`{keyword}` is not a keyword of structural schemas"));
         }
     }
-    check_type(schema, path, root, problems);
-    check_shape(schema, path, problems);
-    lists::check(schema, path, problems);
-    check_values(schema, path, place, problems);
+    check_type(schema, root, &mut wrong);
+    check_shape(schema, &mut wrong);
+    lists::check(schema, &mut wrong);
+    check_pattern(schema, &mut wrong);
+    // Nobody checks the defaults of the values of a map, and a default of null is none.
+    if place != Place::Values && !schema["default"].is_null() {
+        check_default(&schema["default"], schema, &mut wrong);
+    }
     rules::check(schema, path, problems);
     branches::check(schema, path, problems);
     let embedded = schema["x-kubernetes-embedded-resource"] == true;
@@ -156,119 +147,85 @@ fn walk(schema: &Value, path: &str, place: Place, problems: &mut Vec<Problem>) {
         walk(schema, &path, Place::Inner, problems);
     }
     if let Some(items) = map.get("items") {
+        let path = field(path, "items");
         if items.is_array() {
-            problems.push(Problem::new(
-                field(path, "items"),
-                "must be one schema, not a list of them",
-            ));
+            problems.push(Problem::new(path, "must be one schema, not a list of them"));
         } else {
-            walk(items, &field(path, "items"), Place::Inner, problems);
+            walk(items, &path, Place::Inner, problems);
         }
     }
     if let Some(more) = map.get("additionalProperties").filter(|more| more.is_object()) {
-        walk(
-            more,
-            &field(path, "additionalProperties"),
-            Place::Values,
-            problems,
-        );
+        let path = field(path, "additionalProperties");
+        walk(more, &path, Place::Values, problems);
     }
 }
 
-fn check_type(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem>) {
+fn check_type(schema: &Value, root: bool, wrong: &mut impl FnMut(String)) {
     let int_or_string = schema["x-kubernetes-int-or-string"] == true;
     let open = schema["x-kubernetes-preserve-unknown-fields"] == true;
     match schema.get("type") {
         None if int_or_string || open || root => {}
-        None => problems.push(Problem::new(
-            path,
-            "`type` is missing: every value needs one (or x-kubernetes-preserve-unknown-fields: true)",
-        )),
+        None => wrong(
+            "`type` is missing: every value needs one (or x-kubernetes-preserve-unknown-fields: true)".into(),
+        ),
         Some(Value::String(type_)) if TYPES.contains(&type_.as_str()) => {}
-        Some(Value::Array(_)) => problems.push(Problem::new(
-            path,
-            "`type` must be one type: for a value that may be null, add `nullable: true`",
-        )),
-        Some(type_) => problems.push(Problem::new(
-            path,
-            format!("`type` is {type_}; it must be one of {}", TYPES.join(", ")),
+        Some(Value::Array(_)) => {
+            wrong("`type` must be one type: for a value that may be null, add `nullable: true`".into());
+        }
+        Some(type_) => wrong(format!(
+            "`type` is {type_}; it must be one of {}",
+            TYPES.join(", ")
         )),
     }
     if schema["x-kubernetes-preserve-unknown-fields"] == false {
-        problems.push(Problem::new(
-            path,
-            "`x-kubernetes-preserve-unknown-fields` must be true or absent",
-        ));
+        wrong("`x-kubernetes-preserve-unknown-fields` must be true or absent".into());
     }
     let embedded = schema["x-kubernetes-embedded-resource"] == true;
     if int_or_string && (open || embedded) {
-        let message = "x-kubernetes-int-or-string excludes an embedded resource and preserved unknown fields";
-        problems.push(Problem::new(path, message));
+        wrong("x-kubernetes-int-or-string excludes an embedded resource and preserved unknown fields".into());
     }
     if embedded && schema.get("additionalProperties").is_some() {
-        problems.push(Problem::new(
-            path,
-            "an embedded resource cannot have `additionalProperties`",
-        ));
+        wrong("an embedded resource cannot have `additionalProperties`".into());
     }
-    if schema["x-kubernetes-embedded-resource"] == true
-        && (schema["type"] != "object" || (!open && properties(schema).next().is_none()))
-    {
-        problems.push(Problem::new(
-            path,
-            "x-kubernetes-embedded-resource needs the type object, and properties or preserved unknown fields",
-        ));
+    if embedded && (schema["type"] != "object" || (!open && properties(schema).next().is_none())) {
+        wrong(
+            "x-kubernetes-embedded-resource needs the type object, and properties or preserved unknown fields".into(),
+        );
     }
 }
 
-fn check_shape(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
+fn check_shape(schema: &Value, wrong: &mut impl FnMut(String)) {
     let has = |name: &str| schema.get(name).is_some();
     if properties(schema).next().is_some()
         && has("additionalProperties")
         && schema["additionalProperties"] != true
     {
-        problems.push(Problem::new(
-            path,
-            "`properties` and `additionalProperties` exclude each other",
-        ));
+        wrong("`properties` and `additionalProperties` exclude each other".into());
     }
     if schema["uniqueItems"] == true {
-        problems.push(Problem::new(
-            path,
-            "`uniqueItems: true` is not allowed: use x-kubernetes-list-type: set",
-        ));
+        wrong("`uniqueItems: true` is not allowed: use x-kubernetes-list-type: set".into());
     }
     if schema["type"] == "array" && !has("items") {
-        problems.push(Problem::new(
-            path,
-            "`items` is missing: an array needs the schema of its items",
-        ));
+        wrong("`items` is missing: an array needs the schema of its items".into());
     }
     for name in ["exclusiveMinimum", "exclusiveMaximum"] {
         if schema.get(name).is_some_and(|value| !value.is_boolean()) {
-            problems.push(Problem::new(
-                path,
-                format!("`{name}` must be true or false beside the limit"),
-            ));
+            wrong(format!("`{name}` must be true or false beside the limit"));
         }
     }
 }
 
-/// Checks the pattern and the default.
-fn check_values(schema: &Value, path: &str, place: Place, problems: &mut Vec<Problem>) {
+fn check_pattern(schema: &Value, wrong: &mut impl FnMut(String)) {
     if let Some(text) = schema["pattern"].as_str()
         && let Err(Unusable::Syntax(why)) = pattern(text)
     {
-        let message = format!("the pattern {text} is not a regular expression as Go reads it: {why}");
-        problems.push(Problem::new(path, message));
+        wrong(format!(
+            "the pattern {text} is not a regular expression as Go reads it: {why}"
+        ));
     }
-    // A default of null is none.
-    let Some(default) = schema
-        .get("default")
-        .filter(|default| !default.is_null() && place != Place::Values)
-    else {
-        return;
-    };
+}
+
+fn check_default(default: &Value, schema: &Value, wrong: &mut impl FnMut(String)) {
     let mut found = validate(default, schema);
     if found.is_empty() {
         // As for an object that is created, and for one that does not change.
@@ -282,36 +239,27 @@ fn check_values(schema: &Value, path: &str, place: Place, problems: &mut Vec<Pro
         );
     }
     for problem in found {
-        let at = if problem.path.is_empty() {
-            String::new()
-        } else {
-            format!(" at {}", problem.path)
+        let at = match problem.path.as_str() {
+            "" => String::new(),
+            path => format!(" at {path}"),
         };
-        problems.push(Problem::new(
-            path,
-            format!(
-                "the default does not match its own schema{at}: {}",
-                problem.message
-            ),
+        wrong(format!(
+            "the default does not match its own schema{at}: {}",
+            problem.message
         ));
     }
 }
 
 /// Checks the schema of the metadata at the root, which the API server has itself.
 fn check_metadata(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
+    let mut wrong = |message: String| problems.push(Problem::new(path, message));
     if schema["type"] != "object" {
-        problems.push(Problem::new(path, "`type` must be object"));
+        wrong("`type` must be object".into());
     }
-    for keyword in schema
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(keyword, _)| keyword)
-    {
+    for keyword in schema.as_object().into_iter().flat_map(Map::keys) {
         if keyword != "type" && keyword != "properties" {
-            problems.push(Problem::new(
-                path,
-                format!("`{keyword}` is not allowed: the API server has its own schema"),
+            wrong(format!(
+                "`{keyword}` is not allowed: the API server has its own schema"
             ));
         }
     }
@@ -372,110 +320,107 @@ mod tests {
         let keyed = |items: Value, keys: Value| json!({ "type": "array", "items": items, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys });
         let item = |key: Value| json!({ "type": "object", "required": ["k"], "properties": { "k": key } });
         let rule = |rule: Value| json!({ "type": "object", "properties": { "b": text }, "x-kubernetes-validations": [rule] });
-        for (field, words) in [
+        for (words, fields) in [
             (
-                json!({ "type": "object", "allOf": [{ "x-kubernetes-preserve-unknown-fields": true }] }),
                 "put it outside",
+                vec![
+                    json!({ "type": "object", "allOf": [{ "x-kubernetes-preserve-unknown-fields": true }] }),
+                    json!({ "type": "object", "anyOf": [{ "x-kubernetes-validations": [{ "rule": "true" }] }] }),
+                    json!({ "type": "array", "items": text, "not": { "x-kubernetes-list-type": "set" } }),
+                    json!({ "type": "string", "oneOf": [{ "description": "x" }] }),
+                    json!({ "x-kubernetes-int-or-string": true, "anyOf": [{ "type": "integer" }] }),
+                ],
             ),
             (
-                json!({ "type": "object", "anyOf": [{ "x-kubernetes-validations": [{ "rule": "true" }] }] }),
-                "put it outside",
-            ),
-            (
-                json!({ "type": "array", "items": text, "not": { "x-kubernetes-list-type": "set" } }),
-                "put it outside",
-            ),
-            (
-                json!({ "type": "string", "oneOf": [{ "description": "x" }] }),
-                "put it outside",
-            ),
-            (
-                json!({ "x-kubernetes-int-or-string": true, "anyOf": [{ "type": "integer" }] }),
-                "put it outside",
-            ),
-            (
-                json!({ "type": "string", "allOf": [{ "pattern": "(" }] }),
                 "missing closing )",
+                vec![json!({ "type": "string", "allOf": [{ "pattern": "(" }] })],
             ),
             (
-                keyed(item(json!({ "type": "string", "nullable": true })), json!(["k"])),
                 "must not be nullable",
+                vec![
+                    keyed(item(json!({ "type": "string", "nullable": true })), json!(["k"])),
+                    json!({ "type": "array", "items": { "type": "string", "nullable": true }, "x-kubernetes-list-type": "set" }),
+                ],
             ),
             (
-                keyed(item(json!({ "type": "object" })), json!(["k"])),
                 "a simple value",
+                vec![keyed(item(json!({ "type": "object" })), json!(["k"]))],
             ),
-            (keyed(item(text.clone()), json!(["k", "k"])), "twice"),
-            (keyed(item(text.clone()), json!(["x"])), "do not have"),
-            (keyed(text.clone(), json!(["k"])), "of the type object"),
+            ("twice", vec![keyed(item(text.clone()), json!(["k", "k"]))]),
+            ("do not have", vec![keyed(item(text.clone()), json!(["x"]))]),
+            ("of the type object", vec![keyed(text.clone(), json!(["k"]))]),
             (
-                keyed(
+                "required or have a default",
+                vec![keyed(
                     json!({ "type": "object", "properties": { "k": text } }),
                     json!(["k"]),
-                ),
-                "required or have a default",
+                )],
             ),
             (
-                json!({ "type": "array", "items": { "type": "object" }, "x-kubernetes-list-type": "set" }),
                 "must be atomic",
+                vec![
+                    json!({ "type": "array", "items": { "type": "object" }, "x-kubernetes-list-type": "set" }),
+                ],
             ),
             (
-                json!({ "type": "array", "items": { "type": "string", "nullable": true }, "x-kubernetes-list-type": "set" }),
-                "must not be nullable",
-            ),
-            (
-                rule(json!({ "rule": "true", "fieldPath": ".c" })),
                 "no field of the schema",
+                vec![
+                    rule(json!({ "rule": "true", "fieldPath": ".c" })),
+                    rule(json!({ "rule": "true", "fieldPath": "b" })),
+                    rule(json!({ "rule": "true", "fieldPath": ".b[0]" })),
+                ],
             ),
             (
-                rule(json!({ "rule": "true", "fieldPath": "b" })),
-                "no field of the schema",
-            ),
-            (
-                rule(json!({ "rule": "true", "fieldPath": ".b[0]" })),
-                "no field of the schema",
-            ),
-            (
-                rule(json!({ "rule": "true", "reason": "Nope" })),
                 "must be one of",
+                vec![rule(json!({ "rule": "true", "reason": "Nope" }))],
             ),
-            (rule(json!({ "rule": "true", "message": " " })), "has only spaces"),
             (
-                rule(json!({ "rule": "true", "messageExpression": " " })),
                 "has only spaces",
-            ),
-            (rule(json!({ "rule": " " })), "is missing"),
-            (
-                json!({ "type": "string", "default": "a", "x-kubernetes-validations": [{ "rule": "self.size() == 2" }] }),
-                "the default does not match",
-            ),
-            (
-                json!({ "type": "object", "default": { "x": 1 }, "properties": { "a": text } }),
-                "unknown field",
+                vec![
+                    rule(json!({ "rule": "true", "message": " " })),
+                    rule(json!({ "rule": "true", "messageExpression": " " })),
+                ],
             ),
             (
-                json!({ "type": "object", "default": {}, "required": ["a"], "properties": { "a": text } }),
                 "is missing",
+                vec![
+                    rule(json!({ "rule": " " })),
+                    json!({ "type": "object", "default": {}, "required": ["a"], "properties": { "a": text } }),
+                ],
             ),
-            (json!({ "type": "string", "$schema": "x" }), "not allowed"),
             (
-                json!({ "x-kubernetes-int-or-string": true, "x-kubernetes-preserve-unknown-fields": true }),
+                "the default does not match",
+                vec![
+                    json!({ "type": "string", "default": "a", "x-kubernetes-validations": [{ "rule": "self.size() == 2" }] }),
+                ],
+            ),
+            (
+                "unknown field",
+                vec![json!({ "type": "object", "default": { "x": 1 }, "properties": { "a": text } })],
+            ),
+            ("not allowed", vec![json!({ "type": "string", "$schema": "x" })]),
+            (
                 "excludes",
+                vec![
+                    json!({ "x-kubernetes-int-or-string": true, "x-kubernetes-preserve-unknown-fields": true }),
+                ],
             ),
             (
-                json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": false }),
                 "must be true or absent",
+                vec![json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": false })],
             ),
             (
-                json!({ "type": "object", "x-kubernetes-embedded-resource": true, "properties": { "kind": { "type": "integer" } } }),
                 "must be string",
+                vec![
+                    json!({ "type": "object", "x-kubernetes-embedded-resource": true, "properties": { "kind": { "type": "integer" } } }),
+                ],
             ),
         ] {
-            let found = problems(&field);
-            assert!(
-                found.iter().any(|problem| problem.contains(words)),
-                "{field}: {found:?}"
-            );
+            for field in fields {
+                let found = problems(&field);
+                let is_named = found.iter().any(|problem| problem.contains(words));
+                assert!(is_named, "{field}: {found:?}");
+            }
         }
         let root = json!({ "type": "object", "nullable": true, "properties": { "metadata": { "type": "object", "description": "x" } },
             "anyOf": [{ "properties": { "b": {} } }] });

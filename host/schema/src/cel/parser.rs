@@ -257,7 +257,7 @@ impl Parser {
                     other => return Err(unexpected(&other)),
                 };
                 if !optional_field && self.sign("(") {
-                    let (args, of_args) = self.list(")")?;
+                    let (args, of_args) = self.arguments()?;
                     depth = deeper(depth.max(of_args))?;
                     of = method(of, field, args);
                     continue;
@@ -296,10 +296,7 @@ impl Parser {
                 self.expect(")")?;
                 return Ok((expr, deeper(depth)?));
             }
-            Token::Sign("[") => {
-                let (items, depth) = self.optional_list()?;
-                return Ok((Expr::List(items), deeper(depth)?));
-            }
+            Token::Sign("[") => return self.list(),
             Token::Sign("{") => return self.map(),
             Token::Name(name) => match name.as_str() {
                 "null" => Expr::Literal(Val::Null),
@@ -307,7 +304,7 @@ impl Parser {
                 "false" => Expr::Literal(Val::Bool(false)),
                 "in" => return Err("unexpected `in`".to_owned()),
                 _ if self.sign("(") => {
-                    let (args, depth) = self.list(")")?;
+                    let (args, depth) = self.arguments()?;
                     return Ok((function(name, args)?, deeper(depth)?));
                 }
                 _ => {
@@ -320,80 +317,79 @@ impl Parser {
         Ok((expr, 1))
     }
 
-    /// Parses expressions up to a closing sign.
-    fn list(&mut self, close: &str) -> Result<(Vec<Expr>, usize), String> {
-        let (mut items, mut depth) = (Vec::new(), 0);
+    /// Parses what stands between commas up to a closing sign, and returns the depth. `may_end` allows a comma at the end.
+    fn items(
+        &mut self,
+        close: &str,
+        may_end: bool,
+        mut item: impl FnMut(&mut Self) -> Result<usize, String>,
+    ) -> Result<usize, String> {
+        let mut depth = 0;
+        if may_end && self.sign(",") {
+            return self.expect(close).map(|()| depth);
+        }
+        let mut is_first = true;
         while !self.sign(close) {
-            if !items.is_empty() {
+            if !is_first {
                 self.expect(",")?;
-            }
-            let (item, of_item) = self.expr()?;
-            depth = depth.max(of_item);
-            items.push(item);
-        }
-        Ok((items, depth))
-    }
-
-    fn optional_list(&mut self) -> Result<(Vec<(Expr, bool)>, usize), String> {
-        let (mut items, mut depth) = (Vec::new(), 0);
-        if self.sign(",") {
-            self.expect("]")?;
-            return Ok((items, depth));
-        }
-        while !self.sign("]") {
-            if !items.is_empty() {
-                self.expect(",")?;
-                if self.sign("]") {
+                if may_end && self.sign(close) {
                     break;
                 }
             }
-            let optional = self.sign("?");
-            let (item, of_item) = self.expr()?;
-            depth = depth.max(of_item);
-            items.push((item, optional));
+            is_first = false;
+            depth = depth.max(item(self)?);
         }
-        Ok((items, depth))
+        Ok(depth)
+    }
+
+    /// Parses the arguments of a function.
+    fn arguments(&mut self) -> Result<(Vec<Expr>, usize), String> {
+        let mut args = Vec::new();
+        let depth = self.items(")", false, |parser| {
+            let (arg, depth) = parser.expr()?;
+            args.push(arg);
+            Ok(depth)
+        })?;
+        Ok((args, depth))
+    }
+
+    fn list(&mut self) -> Result<Deep, String> {
+        let mut items = Vec::new();
+        let depth = self.items("]", true, |parser| {
+            let optional = parser.sign("?");
+            let (item, depth) = parser.expr()?;
+            items.push((item, optional));
+            Ok(depth)
+        })?;
+        Ok((Expr::List(items), deeper(depth)?))
+    }
+
+    fn map(&mut self) -> Result<Deep, String> {
+        let mut entries = Vec::new();
+        let depth = self.items("}", true, |parser| {
+            let optional = parser.sign("?");
+            let (key, of_key) = parser.expr()?;
+            parser.expect(":")?;
+            let (value, of_value) = parser.expr()?;
+            entries.push((key, value, optional));
+            Ok(of_key.max(of_value))
+        })?;
+        Ok((Expr::Map(entries), deeper(depth)?))
     }
 
     /// Parses the fields of a message, such as `google.protobuf.Duration{seconds: 1}`.
     fn message(&mut self, depth: usize) -> Result<Deep, String> {
-        let (mut args, mut depth) = (Vec::new(), depth);
-        while !self.sign("}") {
-            if !args.is_empty() {
-                self.expect(",")?;
-            }
-            match self.take() {
-                Token::Name(_) => self.expect(":")?,
+        let mut args = Vec::new();
+        let of_args = self.items("}", false, |parser| {
+            match parser.take() {
+                Token::Name(_) => parser.expect(":")?,
                 other => return Err(unexpected(&other)),
             }
-            let (value, of_value) = self.expr()?;
-            depth = depth.max(of_value);
+            let (value, depth) = parser.expr()?;
             args.push(value);
-        }
-        Ok((function(MESSAGE.to_owned(), args)?, deeper(depth)?))
-    }
-
-    fn map(&mut self) -> Result<Deep, String> {
-        let (mut entries, mut depth) = (Vec::new(), 0);
-        if self.sign(",") {
-            self.expect("}")?;
-            return Ok((Expr::Map(entries), 1));
-        }
-        while !self.sign("}") {
-            if !entries.is_empty() {
-                self.expect(",")?;
-                if self.sign("}") {
-                    break;
-                }
-            }
-            let optional = self.sign("?");
-            let (key, of_key) = self.expr()?;
-            self.expect(":")?;
-            let (value, of_value) = self.expr()?;
-            depth = depth.max(of_key).max(of_value);
-            entries.push((key, value, optional));
-        }
-        Ok((Expr::Map(entries), deeper(depth)?))
+            Ok(depth)
+        })?;
+        Ok((function(MESSAGE.to_owned(), args)?, deeper(depth.max(of_args))?))
     }
 }
 

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::super::{Problem, field, properties};
 use super::JUNCTORS;
-use crate::cel::re2::{Unusable, pattern};
 
 /// What only the schema outside may have.
 const STRUCTURE: [&str; 13] = [
@@ -44,16 +43,13 @@ pub(super) fn check(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
         if mixed && at.starts_with(&format!("{path}.anyOf[")) {
             continue;
         }
-        within(
-            branch,
-            first_mixed && at == format!("{path}.allOf[0]"),
-            &at,
-            problems,
-        );
+        let may_have_types = first_mixed && at == format!("{path}.allOf[0]");
+        within(branch, may_have_types, &at, problems);
     }
 }
 
 fn within(branch: &Value, may_have_types: bool, path: &str, problems: &mut Vec<Problem>) {
+    let mut wrong = |message: String| problems.push(Problem::new(path, message));
     for keyword in STRUCTURE {
         let is_empty = match &branch[keyword] {
             Value::Null | Value::Bool(false) => true,
@@ -62,27 +58,18 @@ fn within(branch: &Value, may_have_types: bool, path: &str, problems: &mut Vec<P
             _ => false,
         };
         if !is_empty {
-            problems.push(Problem::new(
-                path,
-                format!("`{keyword}` is not allowed within allOf, anyOf, oneOf or not; put it outside"),
+            wrong(format!(
+                "`{keyword}` is not allowed within allOf, anyOf, oneOf or not; put it outside"
             ));
         }
     }
     if branch.get("$ref").is_some() {
-        problems.push(Problem::new(
-            path,
-            "`$ref` is not allowed: write the schema in place",
-        ));
+        wrong("`$ref` is not allowed: write the schema in place".into());
     }
     if branch["uniqueItems"] == true {
-        problems.push(Problem::new(path, "`uniqueItems: true` is not allowed"));
+        wrong("`uniqueItems: true` is not allowed".into());
     }
-    if let Some(text) = branch["pattern"].as_str()
-        && let Err(Unusable::Syntax(why)) = pattern(text)
-    {
-        let message = format!("the pattern {text} is not a regular expression as Go reads it: {why}");
-        problems.push(Problem::new(path, message));
-    }
+    super::check_pattern(branch, &mut wrong);
     for (name, inner) in properties(branch) {
         let path = field(&field(path, "properties"), name);
         if name == "metadata" {

@@ -2,15 +2,12 @@
 
 use serde_json::Value;
 
-use super::super::Problem;
-
 /// Checks the types of lists and maps.
-pub(super) fn check(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
-    let mut wrong = |message: String| problems.push(Problem::new(path, message));
+pub(super) fn check(schema: &Value, wrong: &mut impl FnMut(String)) {
     let keys = schema["x-kubernetes-list-map-keys"].as_array();
     match (schema.get("x-kubernetes-list-type").and_then(Value::as_str), keys) {
         (None, None) => {}
-        (Some("map"), Some(keys)) if !keys.is_empty() => map(&schema["items"], keys, &mut wrong),
+        (Some("map"), Some(keys)) if !keys.is_empty() => map(&schema["items"], keys, wrong),
         (Some("map"), _) => wrong("x-kubernetes-list-type: map needs x-kubernetes-list-map-keys".into()),
         (_, Some(_)) => wrong("x-kubernetes-list-map-keys needs x-kubernetes-list-type: map".into()),
         (Some("set"), None) => {
