@@ -16,15 +16,15 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_appender_tracing::layer::{OpenTelemetryTracingBridge, TracingSpanAttributes};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::logs::SdkLoggerProvider;
+use opentelemetry_sdk::logs::{BatchLogProcessor, SdkLoggerProvider};
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
-use opentelemetry_sdk::trace::{Config, Sampler, SdkTracerProvider};
+use opentelemetry_sdk::trace::{BatchSpanProcessor, Config, Sampler, SdkTracerProvider};
 use prometheus::Registry;
 use tracing::{info, warn};
 use tracing_subscriber::Layer as _;
 
 use self::log::BoxedLayer;
-use self::outlet::Queued;
+use self::outlet::{Outlet, Queued};
 use self::settings::Export;
 use operator_host_instruments::Instruments;
 
@@ -61,19 +61,23 @@ impl Telemetry {
 
         let (mut traces, mut logs) = (None, None);
         if let Some(export) = settings::read(Signal::Traces, variable) {
-            let spans = Queued::spans(&export, export::spans(&export, &resource)?, Arc::clone(&losses));
+            let outlet = Outlet::new(Signal::Traces, &export, &losses);
+            let exporter = export::spans(&export, &resource, Arc::clone(&outlet))?;
+            let batch = BatchSpanProcessor::builder(exporter).build();
             exports.push((Signal::Traces, export));
             let builder = SdkTracerProvider::builder()
                 .with_resource(resource.clone())
                 // The tracer applies the sampler of the environment before it creates a span.
                 .with_sampler(Sampler::AlwaysOn);
-            traces = Some(builder.with_span_processor(spans).build());
+            traces = Some(builder.with_span_processor(Queued { batch, outlet }).build());
         }
         if let Some(export) = settings::read(Signal::Logs, variable) {
-            let records = Queued::logs(&export, export::logs(&export, &resource)?, Arc::clone(&losses));
+            let outlet = Outlet::new(Signal::Logs, &export, &losses);
+            let exporter = export::logs(&export, &resource, Arc::clone(&outlet))?;
+            let batch = BatchLogProcessor::builder(exporter).build();
             exports.push((Signal::Logs, export));
             let builder = SdkLoggerProvider::builder().with_resource(resource.clone());
-            logs = Some(builder.with_log_processor(records).build());
+            logs = Some(builder.with_log_processor(Queued { batch, outlet }).build());
         }
 
         let registry = Registry::new();
@@ -84,8 +88,8 @@ impl Telemetry {
             .with_resource(resource.clone())
             .with_reader(scraped.build().context("cannot prepare /metrics")?);
         if let Some(export) = settings::read(Signal::Metrics, variable) {
-            let exporter =
-                outlet::metrics(&export, export::metrics(&export, &resource)?, Arc::clone(&losses));
+            let outlet = Outlet::new(Signal::Metrics, &export, &losses);
+            let exporter = export::metrics(&export, &resource, outlet)?;
             own = own.with_reader(PeriodicReader::builder(exporter).build());
             exports.push((Signal::Metrics, export));
         }

@@ -68,25 +68,6 @@ pub struct Left {
     pub errors: Vec<anyhow::Error>,
 }
 
-/// Who holds a Lease, and in which version of it.
-struct Holder {
-    identity: String,
-    version: Option<String>,
-    duration: Duration,
-}
-
-impl Holder {
-    fn of(lease: Lease) -> Option<Self> {
-        let spec = lease.spec?;
-        let seconds = spec.lease_duration_seconds?.try_into().ok()?;
-        Some(Self {
-            identity: spec.holder_identity.filter(|identity| !identity.is_empty())?,
-            version: lease.metadata.resource_version,
-            duration: Duration::from_secs(seconds),
-        })
-    }
-}
-
 /// The cluster and the operation.
 pub struct Uninstall<'a> {
     /// The connection.
@@ -118,22 +99,28 @@ impl Uninstall<'_> {
             name: leadership.name.clone(),
         };
         let leases = Api::<Lease>::namespaced(self.client.clone(), namespace);
+        // Who holds the Lease, for how long, and in which version of it.
         let read = async || {
             let found = leases.get_opt(&leadership.name).await;
             let found = found.map_err(|error| anyhow!("cannot read Lease {lease}: {}", said(&error)))?;
-            anyhow::Ok(found.and_then(Holder::of))
+            anyhow::Ok(found.and_then(|lease| {
+                let spec = lease.spec?;
+                let seconds = spec.lease_duration_seconds?.try_into().ok()?;
+                let holder = spec.holder_identity.filter(|identity| !identity.is_empty())?;
+                Some((holder, Duration::from_secs(seconds), lease.metadata.resource_version))
+            }))
         };
-        let Some(first) = read().await? else {
+        let Some((_, duration, first)) = read().await? else {
             return Ok(None);
         };
         // The time in a Lease is of its holder's clock, which may differ from this one. A holder that is alive renews it.
-        let until = Instant::now() + first.duration;
+        let until = Instant::now() + duration;
         while Instant::now() < until {
             tokio::time::sleep(LOOK).await;
             match read().await? {
                 None => return Ok(None),
-                Some(now) if now.version != first.version => {
-                    return Ok(Some(format!("{} holds the Lease {lease}", now.identity)));
+                Some((holder, _, version)) if version != first => {
+                    return Ok(Some(format!("{holder} holds the Lease {lease}")));
                 }
                 Some(_) => {}
             }

@@ -16,7 +16,7 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 
-use self::children::{Child, Found};
+use self::children::Found;
 use self::decorators::Decorator;
 use self::kinds::Kinds;
 use super::Failure;
@@ -208,7 +208,7 @@ fn text(explanation: &Explanation, now: Timestamp, paint: Paint) -> String {
     match (children.all.as_slice(), children.unread.is_empty()) {
         ([], true) => text.push_str("  none\n"),
         ([], false) => text.push_str("  none among the kinds that could be listed\n"),
-        (all, _) => text.push_str(&Child::table(all, namespace.as_deref(), now, paint)),
+        _ => text.push_str(&children.table(namespace.as_deref(), now, paint)),
     }
     if !events.is_empty() {
         text.push_str("\nEvents, the newest first\n");
@@ -357,37 +357,33 @@ mod tests {
     #[test]
     fn the_text_shows_conditions_the_tree_events_and_what_to_do() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
-        let child = |kind: &str, name: &str, unready: Option<&str>, children| Child {
-            kind: kind.to_owned(),
-            namespace: Some("shop".into()),
-            name: name.into(),
-            unready: unready.map(str::to_owned),
-            is_retained: kind == "Secret",
-            created: Some(at(0)),
-            plugin: "shop 1.4.0 (0123456789ab)".into(),
-            generation: Some(3),
-            other_managers: Vec::new(),
-            children,
+        let object = |of: Value| -> DynamicObject { serde_json::from_value(of).unwrap() };
+        let metadata = |name: &str, owner: &str| {
+            json!({
+                "name": name, "namespace": "shop", "uid": name, "creationTimestamp": "1970-01-01T00:00:00Z",
+                "labels": { "operator-host.dev/controller": "shop" }, "annotations": { "operator-host.dev/provenance":
+                    "generation=3 parent=1 digest=sha256:0123456789abcdef plugin=shop 1.4.0" },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "X", "name": owner, "uid": owner, "controller": true }],
+            })
         };
-        let pod = child(
-            "Pod",
-            "web-1-x",
-            Some("ImagePullBackOff: no such image"),
-            Vec::new(),
-        );
-        let set = child(
-            "ReplicaSet.apps",
-            "web-1",
-            Some("0 of 1 replicas are ready"),
-            vec![pod],
-        );
-        let mut web = child(
-            "Deployment.apps",
-            "web",
-            Some("0 of 1 replicas are available"),
-            vec![set],
-        );
-        web.other_managers = vec!["kubectl-edit".into()];
+        let mut web = metadata("web", "1");
+        web["managedFields"] = json!([
+            { "manager": "operator-host/shop", "operation": "Apply", "fieldsV1": { "f:spec": {} } },
+            { "manager": "kubectl-edit", "operation": "Update", "fieldsV1": { "f:spec": {} } },
+        ]);
+        let mut key = metadata("key", "1");
+        key["ownerReferences"] = Value::Null;
+        let children = [
+            json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": web, "spec": { "replicas": 1 },
+                "status": { "replicas": 1, "updatedReplicas": 1 } }),
+            json!({ "apiVersion": "v1", "kind": "Secret", "metadata": key }),
+        ];
+        let old = metadata("web-0", "web");
+        let created = [
+            json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": old, "spec": { "replicas": 0 } }),
+            json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata("web-1", "web") }),
+            json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata("web-1-x", "web-1") }),
+        ];
         let parent = json!({
             "apiVersion": "a.dev/v1", "kind": "App",
             "metadata": { "name": "web", "namespace": "shop", "generation": 3 },
@@ -402,10 +398,11 @@ mod tests {
             "type": "Normal", "reason": "ChildrenChanged", "message": "created Pod web-1", "lastTimestamp": "1970-01-01T00:00:10Z",
         });
         let explanation = Explanation {
-            parent: serde_json::from_value(parent).unwrap(),
+            parent: object(parent),
             kind: "App.a.dev".into(),
             children: Found {
-                all: vec![web, child("Secret", "key", None, Vec::new())],
+                all: children.map(object).into(),
+                created: created.map(object).into(),
                 unread: ["you may not list: secrets".to_owned()].into(),
             },
             decorators: Vec::new(),
@@ -426,6 +423,7 @@ mod tests {
         for line in lines {
             assert!(text.contains(line), "{line:?} is not in {text}");
         }
+        assert!(!text.contains("web-0"), "of an earlier version: {text}");
         let words: Vec<_> = text.split_whitespace().collect();
         for row in [
             "Deployment.apps/web 0 of 1 replicas are available 100s shop 1.4.0 (0123456789ab) 3 kubectl-edit └─",

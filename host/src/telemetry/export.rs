@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -21,14 +22,18 @@ use tokio::runtime::Handle;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::http::Http;
+use super::outlet::Outlet;
 use super::settings::{Export, Protocol};
 use operator_host_cluster::renewed::{Renewed, Source};
 
 const UNFIT: &str = "cannot use the certificates that the environment names for OTLP";
 const UNUSABLE: &str = "cannot export as the environment says";
 
-/// An exporter that follows its files.
-pub(super) struct Exporter<E>(Renewed<Files<E>>);
+/// An exporter that follows its files, and tells its outlet what became of each export.
+pub(super) struct Exporter<E> {
+    made: Renewed<Files<E>>,
+    outlet: Arc<Outlet>,
+}
 
 impl<E> fmt::Debug for Exporter<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,7 +75,11 @@ impl<E> Source for Files<E> {
 macro_rules! exporter {
     ($name:ident, $exporter:ident, $set_resource:expr) => {
         /// Creates an exporter, and sends nothing yet. Needs a runtime around it.
-        pub(super) fn $name(export: &Export, resource: &Resource) -> anyhow::Result<Exporter<$exporter>> {
+        pub(super) fn $name(
+            export: &Export,
+            resource: &Resource,
+            outlet: Arc<Outlet>,
+        ) -> anyhow::Result<Exporter<$exporter>> {
             fn make(export: &Export, resource: &Resource) -> anyhow::Result<$exporter> {
                 let builder = $exporter::builder();
                 let mut made = match export.protocol {
@@ -94,7 +103,8 @@ macro_rules! exporter {
                 make,
                 runtime: Handle::current(),
             };
-            Ok(Exporter(Renewed::new(files)?))
+            let made = Renewed::new(files)?;
+            Ok(Exporter { made, outlet })
         }
     };
 }
@@ -103,47 +113,50 @@ exporter!(spans, SpanExporter, SpanExporter::set_resource);
 exporter!(logs, LogExporter, LogExporter::set_resource);
 exporter!(metrics, MetricExporter, |_: &mut _, _: &Resource| {});
 
-/// What does not depend on the signal.
-macro_rules! delegated {
-    () => {
-        fn force_flush(&self) -> OTelSdkResult {
-            self.0.current().force_flush()
-        }
-
-        fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-            self.0.current().shutdown_with_timeout(timeout)
-        }
-    };
-}
-
 impl opentelemetry_sdk::trace::SpanExporter for Exporter<SpanExporter> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.0.current().export(batch).await
+        let made = self.made.current();
+        self.outlet.send(batch.len(), made.export(batch)).await
     }
 
-    delegated!();
+    fn force_flush(&self) -> OTelSdkResult {
+        self.made.current().force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.made.current().shutdown_with_timeout(timeout)
+    }
 }
 
 impl opentelemetry_sdk::logs::LogExporter for Exporter<LogExporter> {
     async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
-        self.0.current().export(batch).await
+        let made = self.made.current();
+        self.outlet.send(batch.iter().count(), made.export(batch)).await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.current().shutdown_with_timeout(timeout)
+        self.made.current().shutdown_with_timeout(timeout)
     }
 }
 
 impl PushMetricExporter for Exporter<MetricExporter> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        self.0.current().export(metrics).await
+        let result = self.made.current().export(metrics).await;
+        self.outlet.sent(&result, 1);
+        result
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.made.current().force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.made.current().shutdown_with_timeout(timeout)
     }
 
     fn temporality(&self) -> Temporality {
-        PushMetricExporter::temporality(&*self.0.current())
+        PushMetricExporter::temporality(&*self.made.current())
     }
-
-    delegated!();
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {

@@ -1,29 +1,23 @@
-//! Wraps the exporters: limits the queue, counts the dropped telemetry, and logs once when a collector fails and once
-//! when it recovers.
+//! What stands between the program and the exporters: limits the queue, counts the dropped telemetry, and logs once when a
+//! collector fails and once when it recovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use opentelemetry::{Context, InstrumentationScope};
-use opentelemetry_otlp::MetricExporter;
-use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::logs::{BatchLogProcessor, LogBatch, LogExporter, LogProcessor, SdkLogRecord};
-use opentelemetry_sdk::metrics::Temporality;
-use opentelemetry_sdk::metrics::data::ResourceMetrics;
-use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
-use opentelemetry_sdk::trace::{self, BatchSpanProcessor, Span, SpanData, SpanProcessor};
+use opentelemetry_sdk::logs::{BatchLogProcessor, LogProcessor, SdkLogRecord};
+use opentelemetry_sdk::trace::{BatchSpanProcessor, Span, SpanData, SpanProcessor};
 use tracing::{info, warn};
 
-use super::export::Exporter;
 use super::settings::Export;
 use operator_host_telemetry::metrics::losses::{LossReason, Losses, Signal};
 
 /// Logs once when a collector rejects telemetry and once when it accepts it again. Counts the lost telemetry, and what waits in a
 /// batch processor, because the processor does not count what it drops.
 #[derive(Debug)]
-struct Outlet {
+pub(super) struct Outlet {
     signal: Signal,
     endpoint: String,
     failing: AtomicBool,
@@ -34,7 +28,7 @@ struct Outlet {
 }
 
 impl Outlet {
-    fn new(signal: Signal, export: &Export, losses: Arc<Losses>) -> Arc<Self> {
+    pub(super) fn new(signal: Signal, export: &Export, losses: &Arc<Losses>) -> Arc<Self> {
         // The batch processor reads the same variable and has the same default. Metrics do not wait.
         let capacity = match signal {
             Signal::Traces => std::env::var("OTEL_BSP_MAX_QUEUE_SIZE"),
@@ -46,13 +40,15 @@ impl Outlet {
             endpoint: export.endpoint.clone(),
             failing: AtomicBool::new(false),
             overflowing: AtomicBool::new(false),
-            losses,
+            losses: Arc::clone(losses),
             waiting: AtomicUsize::new(0),
             capacity: capacity.unwrap_or(2048),
         })
     }
 
-    fn sent(&self, result: &OTelSdkResult, items: usize) {
+    /// Logs and counts the result of an export. Of metrics the exports count and not the values, which are cumulative: the next
+    /// export contains those of a failed one.
+    pub(super) fn sent(&self, result: &OTelSdkResult, items: usize) {
         let (signal, endpoint) = (self.signal.as_str(), &self.endpoint);
         match result {
             Ok(()) => {
@@ -87,7 +83,8 @@ impl Outlet {
         false
     }
 
-    async fn send(&self, items: usize, export: impl Future<Output = OTelSdkResult>) -> OTelSdkResult {
+    /// Exports what has waited in a batch processor.
+    pub(super) async fn send(&self, items: usize, export: impl Future<Output = OTelSdkResult>) -> OTelSdkResult {
         self.waiting.fetch_sub(items, Ordering::Relaxed);
         let result = export.await;
         self.sent(&result, items);
@@ -95,56 +92,11 @@ impl Outlet {
     }
 }
 
-/// The methods that do what those of the wrapped field do.
-macro_rules! delegated {
-    ($field:tt) => {
-        fn force_flush(&self) -> OTelSdkResult {
-            self.$field.force_flush()
-        }
-
-        fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-            self.$field.shutdown_with_timeout(timeout)
-        }
-
-        fn set_resource(&mut self, resource: &Resource) {
-            self.$field.set_resource(resource);
-        }
-    };
-}
-
 /// A batch processor of spans or log records, with a bounded and counted queue.
 #[derive(Debug)]
 pub(super) struct Queued<B> {
-    batch: B,
-    outlet: Arc<Outlet>,
-}
-
-impl Queued<BatchSpanProcessor> {
-    /// Starts the export thread.
-    pub(super) fn spans(
-        export: &Export,
-        exporter: impl trace::SpanExporter + 'static,
-        losses: Arc<Losses>,
-    ) -> Self {
-        let outlet = Outlet::new(Signal::Traces, export, losses);
-        let exporter = Counted(exporter, Arc::clone(&outlet));
-        Self {
-            batch: BatchSpanProcessor::builder(exporter).build(),
-            outlet,
-        }
-    }
-}
-
-impl Queued<BatchLogProcessor> {
-    /// Starts the export thread.
-    pub(super) fn logs(export: &Export, exporter: impl LogExporter + 'static, losses: Arc<Losses>) -> Self {
-        let outlet = Outlet::new(Signal::Logs, export, losses);
-        let exporter = Counted(exporter, Arc::clone(&outlet));
-        Self {
-            batch: BatchLogProcessor::builder(exporter).build(),
-            outlet,
-        }
-    }
+    pub(super) batch: B,
+    pub(super) outlet: Arc<Outlet>,
 }
 
 impl SpanProcessor for Queued<BatchSpanProcessor> {
@@ -158,7 +110,13 @@ impl SpanProcessor for Queued<BatchSpanProcessor> {
         }
     }
 
-    delegated!(batch);
+    fn force_flush(&self) -> OTelSdkResult {
+        self.batch.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.batch.shutdown_with_timeout(timeout)
+    }
 }
 
 impl LogProcessor for Queued<BatchLogProcessor> {
@@ -168,61 +126,12 @@ impl LogProcessor for Queued<BatchLogProcessor> {
         }
     }
 
-    delegated!(batch);
-}
-
-#[derive(Debug)]
-struct Counted<E>(E, Arc<Outlet>);
-
-impl<E: trace::SpanExporter> trace::SpanExporter for Counted<E> {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.1.send(batch.len(), self.0.export(batch)).await
-    }
-
-    delegated!(0);
-}
-
-impl<E: LogExporter> LogExporter for Counted<E> {
-    async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
-        self.1.send(batch.iter().count(), self.0.export(batch)).await
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.shutdown_with_timeout(timeout)
-    }
-
-    fn set_resource(&mut self, resource: &Resource) {
-        self.0.set_resource(resource);
-    }
-}
-
-/// Logs and counts the failures of a metrics exporter. Counts exports and not values, since values are cumulative:
-/// the next export contains those of a failed one.
-pub(super) fn metrics(
-    export: &Export,
-    exporter: Exporter<MetricExporter>,
-    losses: Arc<Losses>,
-) -> impl PushMetricExporter {
-    Counted(exporter, Outlet::new(Signal::Metrics, export, losses))
-}
-
-impl PushMetricExporter for Counted<Exporter<MetricExporter>> {
-    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        let result = self.0.export(metrics).await;
-        self.1.sent(&result, 1);
-        result
-    }
-
     fn force_flush(&self) -> OTelSdkResult {
-        self.0.force_flush()
+        self.batch.force_flush()
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.shutdown_with_timeout(timeout)
-    }
-
-    fn temporality(&self) -> Temporality {
-        PushMetricExporter::temporality(&self.0)
+        self.batch.shutdown_with_timeout(timeout)
     }
 }
 
@@ -230,7 +139,7 @@ impl PushMetricExporter for Counted<Exporter<MetricExporter>> {
 mod tests {
     use std::time::Instant;
 
-    use opentelemetry_sdk::trace::SdkTracerProvider;
+    use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
     use tracing::info_span;
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
@@ -243,7 +152,7 @@ mod tests {
     #[derive(Debug)]
     struct Stuck;
 
-    impl trace::SpanExporter for Stuck {
+    impl SpanExporter for Stuck {
         async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
             std::future::pending().await
         }
@@ -261,7 +170,10 @@ mod tests {
             client: None,
         };
         let losses = Arc::new(Losses::default());
-        let spans = Queued::spans(&export, Stuck, Arc::clone(&losses));
+        let spans = Queued {
+            batch: BatchSpanProcessor::builder(Stuck).build(),
+            outlet: Outlet::new(Signal::Traces, &export, &losses),
+        };
         let provider = SdkTracerProvider::builder().with_span_processor(spans).build();
         let _exports = tracing_subscriber::registry()
             .with(layer(&provider))

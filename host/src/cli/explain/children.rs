@@ -33,29 +33,12 @@ const STATE: usize = 60;
 
 /// The children that were found.
 pub(super) struct Found {
-    pub(super) all: Vec<Child>,
+    /// By kind, namespace and name.
+    pub(super) all: Vec<DynamicObject>,
+    /// What the controllers of Kubernetes may have created for them.
+    pub(super) created: Vec<DynamicObject>,
     /// What could not be read, and why, one line each.
     pub(super) unread: BTreeSet<String>,
-}
-
-/// A child, or an object that a child's controller has created.
-pub(super) struct Child {
-    /// With the group.
-    pub(super) kind: String,
-    pub(super) namespace: Option<String>,
-    pub(super) name: String,
-    /// Why it is not ready; `None` when it is.
-    pub(super) unready: Option<String>,
-    /// Whether it stays when the resource is deleted.
-    pub(super) is_retained: bool,
-    pub(super) created: Option<Timestamp>,
-    /// The version of the plugin that last changed it, such as `echo 1.4.0 (0123456789ab)`.
-    pub(super) plugin: String,
-    /// The generation of the resource at that change.
-    pub(super) generation: Option<i64>,
-    /// Others that own fields of it, without those who write its status.
-    pub(super) other_managers: Vec<String>,
-    pub(super) children: Vec<Child>,
 }
 
 /// Finds the children of a resource.
@@ -97,26 +80,28 @@ pub(super) async fn find(
     // Several groups may serve one object, such as an Ingress.
     let mut uids = HashSet::new();
     found.retain(|child| child.metadata.uid.clone().is_none_or(|uid| uids.insert(uid)));
-    let mut descendants = Vec::new();
-    // The controllers of Kubernetes create these for a child.
-    let created = [
+    found.sort_by_cached_key(|child| (kind(child), child.namespace(), child.name_any()));
+    let mut created = Vec::new();
+    let kinds = [
         ApiResource::erase::<ReplicaSet>(&()),
         ApiResource::erase::<Job>(&()),
         ApiResource::erase::<Pod>(&()),
     ];
-    for resource in created.into_iter().filter(|_| !found.is_empty()) {
+    for resource in kinds.into_iter().filter(|_| !found.is_empty()) {
         match list(client, &resource, namespace, &ListParams::default()).await {
-            Ok(objects) => descendants.extend(objects),
+            Ok(objects) => created.extend(objects),
             Err(error) => note(&resource, &error),
         }
     }
-    let mut all: Vec<_> = found.iter().map(|child| Child::of(child, &descendants)).collect();
-    all.sort_by(|a, b| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)));
     if !forbidden.is_empty() {
         let kinds: Vec<_> = forbidden.into_iter().collect();
         unread.insert(format!("you may not list: {}", kinds.join(", ")));
     }
-    Found { all, unread }
+    Found {
+        all: found,
+        created,
+        unread,
+    }
 }
 
 /// Lists the children of a kind. In the namespace of a parent, those whose label a policy has removed are among them.
@@ -206,38 +191,23 @@ fn other_managers(object: &DynamicObject) -> Vec<String> {
     names.into_iter().collect()
 }
 
-impl Child {
-    fn of(object: &DynamicObject, descendants: &[DynamicObject]) -> Self {
-        let types = object.types.clone().unwrap_or_default();
-        let is_own = |other: &&DynamicObject| {
-            controller_of(other).is_some_and(|owner| Some(&owner.uid) == object.metadata.uid.as_ref())
-                && !is_scaled_down(other)
-        };
-        let own = descendants.iter().filter(is_own);
-        let made = Provenance::of(object);
-        Self {
-            kind: kind_in_words(group_of(&types.api_version), &types.kind).into_owned(),
-            namespace: object.namespace(),
-            name: object.name_any(),
-            unready: unready(object),
-            is_retained: controller_of(object).is_none(),
-            created: object.metadata.creation_timestamp.as_ref().map(|time| time.0),
-            plugin: made.map_or_else(String::new, |made| {
-                printable(&format!("{} ({})", made.plugin, short(made.digest)))
-            }),
-            generation: made.and_then(|made| Some(made.parent?.0)),
-            other_managers: other_managers(object),
-            children: own.map(|other| Self::of(other, descendants)).collect(),
-        }
-    }
+/// Returns the kind of an object, with the group.
+fn kind(object: &DynamicObject) -> String {
+    let types = object.types.clone().unwrap_or_default();
+    kind_in_words(group_of(&types.api_version), &types.kind).into_owned()
+}
 
+/// A row of the table, with its colour.
+type Row = ([String; 6], Option<&'static str>);
+
+impl Found {
     /// Formats the tree of children of an object in this namespace.
-    pub(super) fn table(all: &[Self], namespace: Option<&str>, now: Timestamp, paint: Paint) -> String {
-        let mut rows = vec![HEADINGS.map(str::to_owned)];
-        let mut colours = vec![None];
-        for child in all {
-            child.add_rows(&mut rows, &mut colours, ["", ""], namespace, now);
+    pub(super) fn table(&self, namespace: Option<&str>, now: Timestamp, paint: Paint) -> String {
+        let mut rows = vec![(HEADINGS.map(str::to_owned), None)];
+        for child in &self.all {
+            self.add_rows(&mut rows, child, ["", ""], namespace, now);
         }
+        let (rows, colours): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         let lines = table(&rows).into_iter().zip(colours);
         let lines = lines.map(|(line, colour)| match colour {
             Some(colour) => format!("  {}\n", paint.with(colour, &line)),
@@ -246,40 +216,52 @@ impl Child {
         lines.collect()
     }
 
-    /// Names the namespace of a child where it is another than that of its owner, which is `namespace`.
+    /// Adds an object, and what its own controller has created. Names its namespace where that is another than that of its
+    /// owner, which is `namespace`.
     fn add_rows(
         &self,
-        rows: &mut Vec<[String; 6]>,
-        colours: &mut Vec<Option<&str>>,
+        rows: &mut Vec<Row>,
+        object: &DynamicObject,
         [branch, indent]: [&str; 2],
         namespace: Option<&str>,
         now: Timestamp,
     ) {
-        let own = self.namespace.as_deref();
+        let own = object.metadata.namespace.as_deref();
         let place = own.filter(|_| own != namespace).map(|own| format!(" in {own}"));
-        let mut state: String = match &self.unready {
+        let unready = unready(object);
+        let mut state: String = match &unready {
             Some(why) => printable(why).chars().take(STATE).collect(),
             None => "ready".to_owned(),
         };
-        if self.is_retained {
+        // It stays when the resource is deleted.
+        if controller_of(object).is_none() {
             state += ", retained";
         }
-        colours.push(Some(if self.unready.is_none() { GREEN } else { RED }));
-        rows.push([
-            format!("{branch}{}/{}{}", self.kind, self.name, place.unwrap_or_default()),
+        let created = object.metadata.creation_timestamp.as_ref();
+        let made = Provenance::of(object);
+        let plugin = made.map(|made| printable(&format!("{} ({})", made.plugin, short(made.digest))));
+        let generation = made.and_then(|made| Some(made.parent?.0.to_string()));
+        let row = [
+            format!("{branch}{}/{}{}", kind(object), object.name_any(), place.unwrap_or_default()),
             state,
-            self.created.map_or_else(String::new, |created| age(created, now)),
-            self.plugin.clone(),
-            self.generation.map_or_else(String::new, |it| it.to_string()),
-            printable(&self.other_managers.join(", ")),
-        ]);
-        for (i, below) in self.children.iter().enumerate() {
-            let [fork, line] = match i + 1 == self.children.len() {
-                true => ["└─ ", "   "],
-                false => ["├─ ", "│  "],
+            created.map_or_else(String::new, |created| age(created.0, now)),
+            plugin.unwrap_or_default(),
+            generation.unwrap_or_default(),
+            printable(&other_managers(object).join(", ")),
+        ];
+        rows.push((row, Some(if unready.is_none() { GREEN } else { RED })));
+        let is_own = |other: &&DynamicObject| {
+            controller_of(other).is_some_and(|owner| Some(&owner.uid) == object.metadata.uid.as_ref())
+                && !is_scaled_down(other)
+        };
+        let mut below = self.created.iter().filter(is_own).peekable();
+        while let Some(other) = below.next() {
+            let [fork, line] = match below.peek() {
+                None => ["└─ ", "   "],
+                Some(_) => ["├─ ", "│  "],
             };
             let lead = [format!("{indent}{fork}"), format!("{indent}{line}")];
-            below.add_rows(rows, colours, [&lead[0], &lead[1]], own, now);
+            self.add_rows(rows, other, [&lead[0], &lead[1]], own, now);
         }
     }
 }
