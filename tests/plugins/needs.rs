@@ -19,12 +19,17 @@ fn spec(needs: &[Value]) -> Value {
     json!({"response": {"needs": needs, "status": {"read": "$related"}}})
 }
 
+/// Waits until the puppet has read these objects, by the need.
+async fn until_read(scenario: &Scenario, expected: Value) {
+    let has_read = |puppet: &DynamicObject| puppet.data["status"]["read"] == expected;
+    scenario.until(PUPPET, "p", &expected.to_string(), has_read).await;
+}
+
 #[tokio::test]
 async fn what_is_needed_by_name_or_label_is_read_and_a_change_of_it_reconciles_at_once() {
     let scenario = Scenario::new("needs").await;
     let more = "children: []\nreads: [{apiVersion: v1, kind: ConfigMap}]";
     let _host = scenario.start(&controller("puppet.wasm", more));
-    let read = |expected: Value| move |puppet: &DynamicObject| puppet.data["status"]["read"] == expected;
     scenario.apply(&labelled("blue-1", "blue")).await;
     scenario.apply(&labelled("red-1", "red")).await;
     let needs = [
@@ -32,47 +37,15 @@ async fn what_is_needed_by_name_or_label_is_read_and_a_change_of_it_reconciles_a
         need("blue", &json!({"labelSelector": "team in (blue),!retired"})),
     ];
     scenario.puppet("p", spec(&needs)).await;
-    scenario
-        .until(
-            PUPPET,
-            "p",
-            "what is there",
-            read(json!({"named": [], "blue": ["blue-1"]})),
-        )
-        .await;
+    until_read(&scenario, json!({"named": [], "blue": ["blue-1"]})).await;
     scenario.apply(&labelled("settings", "none")).await;
-    scenario
-        .until(
-            PUPPET,
-            "p",
-            "the new one",
-            read(json!({"named": ["settings"], "blue": ["blue-1"]})),
-        )
-        .await;
+    until_read(&scenario, json!({"named": ["settings"], "blue": ["blue-1"]})).await;
     // One object enters the selection by its label, one leaves it, one is deleted.
-    scenario
-        .patch(
-            CONFIG_MAP,
-            "red-1",
-            json!({"metadata": {"labels": {"team": "blue"}}}),
-        )
-        .await;
-    scenario
-        .patch(
-            CONFIG_MAP,
-            "blue-1",
-            json!({"metadata": {"labels": {"retired": "yes"}}}),
-        )
-        .await;
+    for (name, labels) in [("red-1", json!({"team": "blue"})), ("blue-1", json!({"retired": "yes"}))] {
+        scenario.patch(CONFIG_MAP, name, json!({"metadata": {"labels": labels}})).await;
+    }
     scenario.delete(CONFIG_MAP, "settings").await;
-    scenario
-        .until(
-            PUPPET,
-            "p",
-            "the other selection",
-            read(json!({"named": [], "blue": ["red-1"]})),
-        )
-        .await;
+    until_read(&scenario, json!({"named": [], "blue": ["red-1"]})).await;
 }
 
 #[tokio::test]
@@ -83,23 +56,20 @@ async fn a_need_about_every_namespace_is_about_those_that_the_controller_may_rea
     }
     let more = "children: []\nreads: [{apiVersion: v1, kind: ConfigMap}]\notherNamespaces: [needs-all-*]";
     let host = scenario.start(&controller("puppet.wasm", more));
-    let read = |expected: &[&str]| {
-        let expected = json!({ "blue": expected });
-        move |puppet: &DynamicObject| puppet.data["status"]["read"] == expected
-    };
+    let until_read = async |expected: &[&str]| until_read(&scenario, json!({ "blue": expected })).await;
     let needs = [need(
         "blue",
         &json!({"namespace": "*", "labelSelector": "team=blue"}),
     )];
     scenario.puppet("p", spec(&needs)).await;
-    scenario.until(PUPPET, "p", "nothing", read(&[])).await;
+    until_read(&[]).await;
     for (namespace, name, expected) in [
         ("needs-all", "z", &["z"][..]),
         ("needs-all-b", "b", &["z", "b"]),
         ("needs-all-a", "a", &["z", "a", "b"]),
     ] {
         scenario.beside(namespace).apply(&labelled(name, "blue")).await;
-        scenario.until(PUPPET, "p", "one more", read(expected)).await;
+        until_read(expected).await;
     }
     // What it may not read is no reason to reconcile it.
     let before = host.reconciles("needs-all/p");
@@ -108,13 +78,11 @@ async fn a_need_about_every_namespace_is_about_those_that_the_controller_may_rea
         .apply(&labelled("hidden", "blue"))
         .await;
     scenario.beside("needs-all-b").delete(CONFIG_MAP, "b").await;
-    scenario.until(PUPPET, "p", "one less", read(&["z", "a"])).await;
+    until_read(&["z", "a"]).await;
     assert!(host.reconciles("needs-all/p") <= before + 2, "{}", host.log());
     let named = [need("blue", &json!({"namespace": "*", "name": "a"}))];
     scenario.puppet("p", spec(&named)).await;
-    scenario
-        .until(PUPPET, "p", "the one of the name", read(&["a"]))
-        .await;
+    until_read(&["a"]).await;
 }
 
 #[tokio::test]
@@ -137,22 +105,17 @@ async fn several_names_and_the_labels_of_namespaces_choose_what_is_read() {
     let config = std::fs::read_to_string(scenario.config(&controller("puppet.wasm", more))).unwrap();
     let config = scenario.file("config.yaml", config.replace("namespaces: [needs-many]\n", ""));
     let host = scenario.start_with(&config, &[]);
-    let read = |expected: &[&str]| {
-        let expected = json!({ "n": expected });
-        move |puppet: &DynamicObject| puppet.data["status"]["read"] == expected
-    };
+    let until_read = async |expected: &[&str]| until_read(&scenario, json!({ "n": expected })).await;
     scenario.apply(&labelled("b", "blue")).await;
     scenario.apply(&labelled("c", "blue")).await;
     scenario
         .puppet("p", spec(&[need("n", &json!({"names": ["a", "b", "d"]}))]))
         .await;
-    scenario
-        .until(PUPPET, "p", "the one that is there", read(&["b"]))
-        .await;
+    until_read(&["b"]).await;
     scenario.apply(&labelled("d", "blue")).await;
-    scenario.until(PUPPET, "p", "both", read(&["b", "d"])).await;
+    until_read(&["b", "d"]).await;
     scenario.delete(CONFIG_MAP, "b").await;
-    scenario.until(PUPPET, "p", "the other", read(&["d"])).await;
+    until_read(&["d"]).await;
     // Namespaces by their labels: those that are there, that come, change and may not be read.
     let namespace = async |name: &str, labels: Value| {
         let object =
@@ -175,20 +138,14 @@ async fn several_names_and_the_labels_of_namespaces_choose_what_is_read() {
         &json!({"namespaceSelector": "monitored=yes", "labelSelector": "team=blue"}),
     );
     scenario.puppet("p", spec(&[by_labels])).await;
-    scenario
-        .until(PUPPET, "p", "those of the namespace", read(&["a"]))
-        .await;
+    until_read(&["a"]).await;
     namespace("needs-many-b", monitored.clone()).await;
-    scenario
-        .until(PUPPET, "p", "those of both", read(&["a", "b"]))
-        .await;
+    until_read(&["a", "b"]).await;
     scenario
         .beside("needs-many-b")
         .apply(&labelled("b2", "blue"))
         .await;
-    scenario
-        .until(PUPPET, "p", "one more", read(&["a", "b", "b2"]))
-        .await;
+    until_read(&["a", "b", "b2"]).await;
     scenario
         .patch(
             "v1/Namespace",
@@ -196,17 +153,13 @@ async fn several_names_and_the_labels_of_namespaces_choose_what_is_read() {
             json!({"metadata": {"labels": {"monitored": null}}}),
         )
         .await;
-    scenario
-        .until(PUPPET, "p", "one namespace less", read(&["b", "b2"]))
-        .await;
+    until_read(&["b", "b2"]).await;
     namespace("needs-many-c", monitored).await;
     scenario
         .beside("needs-many-c")
         .apply(&labelled("c", "blue"))
         .await;
-    scenario
-        .until(PUPPET, "p", "a new namespace", read(&["b", "b2", "c"]))
-        .await;
+    until_read(&["b", "b2", "c"]).await;
     for (more, says) in [
         (
             json!({"name": "a", "names": ["b"]}),

@@ -45,6 +45,11 @@ async fn until_running(scenario: &Scenario, replicas: u64) -> DynamicObject {
         .await
 }
 
+/// Changes the spec.
+async fn change(scenario: &Scenario, kind: &str, spec: Value) {
+    scenario.patch(kind, "db", json!({ "spec": spec })).await;
+}
+
 fn storage(claim: &DynamicObject) -> &str {
     claim.data["spec"]["resources"]["requests"]["storage"]
         .as_str()
@@ -115,9 +120,7 @@ async fn scaling_down_and_deleting_retain_claims_and_password_and_a_new_cluster_
     let uid = scenario.get(CLAIM, "data-db-2").await.unwrap().uid();
     let before = password(&scenario).await;
 
-    scenario
-        .patch(MYSQL, "db", json!({"spec": {"replicas": 1}}))
-        .await;
+    change(&scenario, MYSQL, json!({"replicas": 1})).await;
     scenario.until_gone(POD, "db-2").await;
     scenario.until_gone(POD, "db-1").await;
     until_running(&scenario, 1).await;
@@ -180,9 +183,7 @@ async fn a_cluster_is_written_in_v1_and_read_in_both_versions() {
     assert_eq!(argument, "--innodb-buffer-pool-size=536870912");
 
     // What v1 does not know stays when a user of v1 changes the rest.
-    scenario
-        .patch(V1, "db", json!({"spec": {"storageSize": "2Gi"}}))
-        .await;
+    change(&scenario, V1, json!({"storageSize": "2Gi"})).await;
     scenario
         .until(CLAIM, "data-db-0", "grown", |claim| storage(claim) == "2Gi")
         .await;
@@ -218,9 +219,7 @@ async fn storage_grows_and_a_smaller_size_is_refused_with_both_sizes() {
     let _host = scenario.start(CONTROLLER);
     scenario.apply(&manifest(2, "")).await;
     until_running(&scenario, 2).await;
-    scenario
-        .patch(MYSQL, "db", json!({"spec": {"storage": {"size": "2Gi"}}}))
-        .await;
+    change(&scenario, MYSQL, json!({"storage": {"size": "2Gi"}})).await;
     for claim in ["data-db-0", "data-db-1"] {
         scenario
             .until(CLAIM, claim, "grown", |claim| {
@@ -238,9 +237,7 @@ async fn storage_grows_and_a_smaller_size_is_refused_with_both_sizes() {
         .until_condition(MYSQL, "db", "Stalled=True InvalidSpec: 2Gi … 4Gi")
         .await;
     assert_eq!(scenario.until_event("db", "Warning InvalidSpec").await, message);
-    scenario
-        .patch(MYSQL, "db", json!({"spec": {"replicas": 1}}))
-        .await;
+    change(&scenario, MYSQL, json!({"replicas": 1})).await;
     scenario
         .until(MYSQL, "db", "still refused", |db| {
             let stalled = condition(db, "Stalled");
@@ -251,9 +248,7 @@ async fn storage_grows_and_a_smaller_size_is_refused_with_both_sizes() {
     assert_eq!(scenario.names(POD).await, pods);
     assert_eq!(storage(&scenario.get(CLAIM, "data-db-1").await.unwrap()), "2Gi");
 
-    scenario
-        .patch(MYSQL, "db", json!({"spec": {"storage": {"size": "4Gi"}}}))
-        .await;
+    change(&scenario, MYSQL, json!({"storage": {"size": "4Gi"}})).await;
     let db = until_running(&scenario, 1).await;
     assert!(condition(&db, "Stalled").is_none(), "{db:?}");
 }
