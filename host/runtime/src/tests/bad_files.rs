@@ -1,6 +1,6 @@
 //! Files that are not plugins are rejected when they are loaded, with a message that contains the problem.
 
-use plugin_fixtures::{FORMS, Fixture, Form, cases};
+use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, library, module};
 
 use super::*;
 use crate::component;
@@ -26,6 +26,28 @@ async fn a_file_cut_off_anywhere_is_refused() {
     }
     let component = component::encode(&Fixture::new(cases::ANSWER).build(Form::Component)).unwrap();
     refused_with(&component[..component.len() / 2], "not valid WebAssembly").await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_plugin_is_refused_in_words() {
+    let command = |import: &str, body: &str| {
+        let text = r#"(module @IMPORT@ (memory (export "memory") 1) (func (export "_start") @BODY@))"#;
+        module(&text.replace("@IMPORT@", import).replace("@BODY@", body))
+    };
+    let importing = command(r#"(import "env" "exec" (func))"#, "");
+    let files = [
+        (b"#!/bin/sh\nexit 0\n".to_vec(), "not WebAssembly … wasm32-wasip1"),
+        (another_world(), "not a plugin … reconciler"),
+        (library("run"), "`_start`"),
+        (importing, "imports `env.exec` … no files, no network"),
+        (
+            command("", "unreachable"),
+            "`describe` failed … unreachable",
+        ),
+    ];
+    for (file, words) in files {
+        refused_with(&file, words).await;
+    }
 }
 
 #[tokio::test]
