@@ -56,49 +56,20 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
     let desk = Desk::new();
     let case = |name: &str, content: Vec<u8>| desk.file(name, content).to_str().unwrap().to_owned();
     let answered = Fixture::new(cases::ANSWER);
-    let socket = |name: &str| {
-        format!(r#"(import "wasi_snapshot_preview1" "{name}" (func (param i32 i32 i32) (result i32)))"#)
-    };
+    let socket =
+        r#"(import "wasi_snapshot_preview1" "sock_accept" (func (param i32 i32 i32) (result i32)))"#;
+    let socket = answered.clone().import(socket);
     // What Go's standard library brings does no harm while it is not called.
-    let unused = answered
-        .clone()
-        .import(&socket("sock_accept"))
-        .build(Form::Command);
-    let answer = host(&["check", &case("unused.wasm", unused)]).expect(0);
-    assert_contains(&answer.out, "ok    imports");
+    let unused = case("unused.wasm", socket.build(Form::Command));
+    assert_contains(&host(&["check", &unused]).expect(0).out, "ok    imports");
+    let newer = answered.clone().version("0.9.0");
     for (file, expected) in [
-        (case("text.wasm", b"hello".to_vec()), "fail  form"),
-        (
-            case("library.wasm", plugin_fixtures::library("run")),
-            "fail  form",
-        ),
-        (
-            case(
-                "socket.wasm",
-                answered
-                    .clone()
-                    .import(&socket("sock_accept"))
-                    .build(Form::Component),
-            ),
-            "fail  imports",
-        ),
-        (
-            case(
-                "newer.wasm",
-                answered.clone().version("0.9.0").build(Form::Component),
-            ),
-            "fail  contract",
-        ),
-        (
-            case("panic.wasm", Fixture::new(cases::PANIC).build(Form::Command)),
-            "fail  samples",
-        ),
+        (b"hello".to_vec(), "fail  form"),
+        (plugin_fixtures::library("run"), "fail  form"),
+        (socket.build(Form::Component), "fail  imports"),
+        (newer.build(Form::Component), "fail  contract"),
     ] {
-        let resource = desk.file(
-            "f.yaml",
-            "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n",
-        );
-        let answer = host(&["check", &file, "--sample", resource.to_str().unwrap()]).expect(1);
+        let answer = host(&["check", &case("bad.wasm", file)]).expect(1);
         assert_contains(&answer.out, expected);
     }
     for form in [Form::Component, Form::Command] {
@@ -108,6 +79,76 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
     let plain = host(&["check", &case("plain.wasm", answered.build(Form::Command))]).expect(0);
     assert_contains(&plain.out, "warn  crd … warn  samples");
     host(&["check", "/nowhere.wasm"]).expect(2);
+}
+
+/// Checks a fixture with a sample of this name.
+fn check_case(desk: &Desk, case: &str, name: &str, more: &[&str]) -> Answer {
+    let file = desk.file("case.wasm", Fixture::new(case).build(Form::Command));
+    let text = format!("apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {{name: {name}}}\n");
+    let resource = desk.file("case.yaml", text);
+    let arguments = [
+        "check",
+        file.to_str().unwrap(),
+        "--sample",
+        resource.to_str().unwrap(),
+    ];
+    host(&[&arguments, more].concat())
+}
+
+#[test]
+fn check_fails_for_an_answer_and_a_name_that_a_host_or_the_api_server_would_refuse() {
+    let desk = Desk::new();
+    let good = check_case(&desk, cases::ANSWER, "f", &[]).expect(0);
+    assert_contains(&good.out, "ok    determinism … ok    children      f: 1, all of them allowed\n");
+    for (case, name, words) in [
+        (cases::PANIC, "f", "fail  samples"),
+        (cases::CLOCK_AND_RANDOM, "f", "fail  determinism … children[0].seen"),
+        (
+            &cases::ANSWER.replace("answer\\22", "Answer\\22"),
+            "f",
+            "fail  children … \"Answer\" cannot be its `metadata.name`",
+        ),
+        (
+            &cases::ANSWER.replace("ConfigMap", "Configmap"),
+            "f",
+            "fail  children … does not list the kind v1/Configmap under `makes`",
+        ),
+        (
+            cases::ANSWER,
+            "My_Fixture",
+            "fail  samples … metadata.name: the API server",
+        ),
+    ] {
+        assert_contains(&check_case(&desk, case, name, &[]).expect(1).out, words);
+    }
+}
+
+#[test]
+fn check_fails_when_the_configuration_does_not_allow_what_the_plugin_makes() {
+    let desk = Desk::new();
+    let config_map = "children: [{apiVersion: v1, kind: ConfigMap}]";
+    for (kind, rest, code, words) in [
+        ("Fixture", config_map, 0, "ok    config        c: allows"),
+        (
+            "Fixture",
+            "children: [{apiVersion: v1, kind: Pod}]",
+            1,
+            "fail  config        c: the plugin creates v1/ConfigMap",
+        ),
+        (
+            "Fixture",
+            &format!("{config_map}, definitions: install"),
+            1,
+            "fail  config … contains no CustomResourceDefinition",
+        ),
+        ("Other", "children: []", 1, "fail  config … no controller reconciles"),
+    ] {
+        let parent = format!("{{apiVersion: fixtures.dev/v1, kind: {kind}}}");
+        let text = format!("controllers: [{{name: c, plugin: case.wasm, parent: {parent}, {rest}}}]");
+        let config = desk.file("config.yaml", text);
+        let more = ["--config", config.to_str().unwrap()];
+        assert_contains(&check_case(&desk, cases::ANSWER, "f", &more).expect(code).out, words);
+    }
 }
 
 #[test]
