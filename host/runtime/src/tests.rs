@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 
 use kube::core::DynamicObject;
 use plugin_fixtures::{Fixture, Form};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::contract::{Request, Response};
 use crate::{Call, CallError, Class, EngineOptions, Limits, LoadError, Plugin, Runtime};
@@ -37,34 +37,51 @@ fn writing(text: &str) -> String {
 }
 
 /// Returns the error of a file that must not load.
-async fn refused(file: Vec<u8>) -> String {
-    match load(file, Limits::default()).await {
-        Ok(_) => panic!("the file was loaded"),
-        Err(error) => error.to_string(),
+async fn load_error(file: Vec<u8>, limits: Limits) -> LoadError {
+    load(file, limits).await.map(drop).unwrap_err()
+}
+
+/// Fails unless a file is refused with these words.
+async fn refused_with(file: Vec<u8>, words: &str) {
+    let error = load_error(file, Limits::default()).await;
+    assert_contains(&error.to_string(), words);
+}
+
+/// Fails unless a text has these words, which ` … ` divides.
+#[track_caller]
+fn assert_contains(text: &str, words: &str) {
+    for part in words.split(" … ") {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
     }
+}
+
+/// Returns the plugin of a file that must load.
+async fn loaded(file: Vec<u8>) -> Plugin {
+    load(file, Limits::default()).await.unwrap()
 }
 
 async fn plugin(form: Form, case: &str, limits: Limits) -> Plugin {
-    match load(Fixture::new(case).build(form), limits).await {
-        Ok(plugin) => plugin,
-        Err(error) => panic!("{form:?}: {error}"),
-    }
+    load(Fixture::new(case).build(form), limits).await.unwrap()
 }
 
-/// Calls `reconcile` once for a case.
-async fn call(form: Form, case: &str, limits: Limits) -> Call<Response> {
-    plugin(form, case, limits)
-        .await
-        .reconcile(&request("2026-01-02T03:04:05Z"))
-        .await
+/// Calls `reconcile` once.
+async fn reconcile(plugin: &Plugin) -> Call<Response> {
+    plugin.reconcile(&request("2026-01-02T03:04:05Z")).await
+}
+
+/// Returns the children of one `reconcile`.
+async fn children(plugin: &Plugin) -> Vec<Value> {
+    reconcile(plugin).await.outcome.unwrap().children
+}
+
+/// Returns the error of one `reconcile`.
+async fn error(plugin: &Plugin) -> CallError {
+    reconcile(plugin).await.outcome.unwrap_err()
 }
 
 /// Returns the error of one `reconcile` of a case.
 async fn failure(form: Form, case: &str, limits: Limits) -> CallError {
-    match call(form, case, limits).await.outcome {
-        Ok(response) => panic!("{form:?} answered {response:?}"),
-        Err(error) => error,
-    }
+    error(&plugin(form, case, limits).await).await
 }
 
 fn request(now: &str) -> Request {

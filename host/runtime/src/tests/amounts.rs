@@ -42,8 +42,7 @@ async fn an_answer_of_millions_of_small_objects_is_refused_and_takes_no_memory()
             for form in FORMS {
                 let plugin = plugin(form, cases::MANY_VALUES, Limits::default()).await;
                 let before = peak();
-                let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-                assert_eq!(call.outcome.unwrap_err(), CallError::values(100_000), "{form:?}");
+                assert_eq!(error(&plugin).await, CallError::values(100_000), "{form:?}");
                 // The guest's own memory, and two copies of the text.
                 let grown = peak() - before;
                 assert!(grown < 32 * MIB, "{form:?}: {grown}");
@@ -60,9 +59,8 @@ async fn a_command_that_waits_for_more_than_a_component_may_gets_an_error_and_ta
         async || {
             let plugin = plugin(Form::Command, cases::POLL, Limits::default()).await;
             let before = peak();
-            let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
             // `nomem` of preview 1.
-            assert_eq!(call.outcome.unwrap().children[0]["errno"], "48");
+            assert_eq!(children(&plugin).await[0]["errno"], "48");
             let grown = peak() - before;
             assert!(grown < 80 * MIB, "the guest's own memory is 64 MiB: {grown}");
         },
@@ -109,25 +107,12 @@ fn describing(objects: usize) -> Vec<u8> {
 #[tokio::test]
 async fn a_description_has_limits_of_its_own() {
     alone("a_description_has_limits_of_its_own", async || {
-        load(describing(40_000), Limits::default())
-            .await
-            .map(drop)
-            .unwrap();
+        loaded(describing(40_000)).await;
         let before = peak();
         // Too many values in a short text, and a text that is too long.
         for objects in [60_000, 2_000_000] {
-            let error = load(describing(objects), Limits::default())
-                .await
-                .map(drop)
-                .unwrap_err();
-            let message = error.to_string();
-            for words in [
-                "more than 2 MiB",
-                "50000 JSON values",
-                "one CustomResourceDefinition",
-            ] {
-                assert!(message.contains(words), "{words:?} is not in: {message}");
-            }
+            let words = "more than 2 MiB … 50000 JSON values … one CustomResourceDefinition";
+            refused_with(describing(objects), words).await;
         }
         let grown = peak() - before;
         assert!(grown < 64 * MIB, "{grown}");

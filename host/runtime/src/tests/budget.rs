@@ -59,8 +59,7 @@ async fn calls_of_two_plugins_wait_for_memory_and_all_are_answered() {
             assert!(call.stats.peak_memory > 20 * MIB, "{form:?}");
         }
         // Their memory is available again.
-        let call = one.reconcile(&request).await;
-        call.outcome.unwrap();
+        children(&one).await;
     }
 }
 
@@ -86,15 +85,13 @@ async fn a_call_that_gets_no_memory_in_time_fails_and_a_small_one_is_not_delayed
         let error = busy.outcome.unwrap_err();
         assert_eq!(error.class(), Class::Busy, "{form:?}: {error}");
         assert!(busy.stats.waited >= Duration::from_millis(300), "{form:?}");
-        let message = error.to_string();
-        for words in ["`--memory`", "`limits.memory`", "`concurrency`"] {
-            assert!(message.contains(words), "{words:?} is not in: {message}");
-        }
-        let beside = small.reconcile(&request).await;
-        beside.outcome.unwrap();
+        assert_contains(
+            &error.to_string(),
+            "`--memory` … `limits.memory` … `concurrency`",
+        );
+        children(&small).await;
         drop(held);
-        let after = patient.reconcile(&request).await;
-        after.outcome.unwrap();
+        children(&patient).await;
     }
 }
 
@@ -113,22 +110,15 @@ async fn an_answer_that_would_take_more_than_the_call_may_is_refused() {
           (i32.store (i32.sub (local.get $at) (i32.const 1)) (i32.const 0x00007d5d))
           (call $answer (i32.const 70000) (i32.sub (i32.add (local.get $at) (i32.const 1)) (i32.const 70000))))";
     for form in FORMS {
-        let plugin = plugin(form, dense, limits(PATIENT)).await;
-        let error = plugin
-            .reconcile(&request("2026-01-02T03:04:05Z"))
-            .await
-            .outcome
-            .unwrap_err();
+        let error = failure(form, dense, limits(PATIENT)).await;
         assert_eq!(error.class(), Class::Output, "{form:?}: {error}");
-        let message = error.to_string();
-        for words in ["more than 28 MiB in the host", "`limits.memory`"] {
-            assert!(message.contains(words), "{words:?} is not in: {message}");
-        }
+        let words = "more than 28 MiB in the host … `limits.memory`";
+        assert_contains(&error.to_string(), words);
         let more = Limits {
             memory: 64 * MIB,
             ..limits(PATIENT)
         };
-        let call = call(form, dense, more).await;
-        assert_eq!(call.outcome.unwrap().children.len(), 1, "{form:?}");
+        let plugin = plugin(form, dense, more).await;
+        assert_eq!(children(&plugin).await.len(), 1, "{form:?}");
     }
 }

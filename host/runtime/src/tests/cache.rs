@@ -34,8 +34,7 @@ fn runtime_with(cache: Cache, idle: Duration) -> Runtime {
 async fn made(folder: &Path, form: Form) -> CodeOrigin {
     let file = Fixture::new(cases::ANSWER).build(form);
     let plugin = runtime(folder).load(file, Limits::default()).await.unwrap();
-    let answer = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-    assert_eq!(answer.outcome.unwrap().children.len(), 1);
+    assert_eq!(children(&plugin).await.len(), 1);
     plugin.code_origin()
 }
 
@@ -157,7 +156,7 @@ async fn entries_take_no_more_bytes_than_they_may() {
 }
 
 /// Loads an answering plugin whose code stays in memory for 50 ms without a call.
-async fn loaded(folder: &Path, form: Form) -> Plugin {
+async fn loaded_briefly(folder: &Path, form: Form) -> Plugin {
     let cache = Cache::open(folder, SIZE).unwrap();
     let runtime = runtime_with(cache, Duration::from_millis(50));
     let file = Fixture::new(cases::ANSWER).build(form);
@@ -171,21 +170,16 @@ async fn until_dropped(plugin: &Plugin) {
     }
 }
 
-async fn answers(plugin: &Plugin) -> bool {
-    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-    call.outcome.is_ok_and(|response| response.children.len() == 1)
-}
-
 #[tokio::test]
 async fn only_a_plugin_that_is_called_has_its_code_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     for form in FORMS {
         for start in ["cold", "warm"] {
-            let plugin = loaded(folder.path(), form).await;
+            let plugin = loaded_briefly(folder.path(), form).await;
             assert!(start == "cold" || !plugin.is_in_memory().await);
             for _ in 0..2 {
                 until_dropped(&plugin).await;
-                assert!(answers(&plugin).await, "{start}");
+                assert_eq!(children(&plugin).await.len(), 1, "{start}");
             }
         }
     }
@@ -195,21 +189,21 @@ async fn only_a_plugin_that_is_called_has_its_code_in_memory() {
 async fn a_warm_start_asks_the_plugin_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for form in FORMS {
-        let cold = loaded(folder.path(), form).await;
-        let warm = loaded(folder.path(), form).await;
+        let cold = loaded_briefly(folder.path(), form).await;
+        let warm = loaded_briefly(folder.path(), form).await;
         assert_eq!(warm.description(), cold.description());
         assert_eq!((warm.form(), warm.digest()), (cold.form(), cold.digest()));
-        assert!(answers(&warm).await);
+        assert_eq!(children(&warm).await.len(), 1);
     }
 }
 
 #[tokio::test]
 async fn a_running_plugin_survives_the_removal_of_the_cache() {
     let folder = tempfile::tempdir().unwrap();
-    let plugin = loaded(folder.path(), Form::Command).await;
+    let plugin = loaded_briefly(folder.path(), Form::Command).await;
     until_dropped(&plugin).await;
     fs::remove_dir_all(folder.path()).unwrap();
-    assert!(answers(&plugin).await);
+    assert_eq!(children(&plugin).await.len(), 1);
 }
 
 /// Only the host's own user can do this, or a disk that fails.
@@ -217,7 +211,7 @@ async fn a_running_plugin_survives_the_removal_of_the_cache() {
 async fn code_that_changes_while_the_host_runs_is_not_loaded_and_a_restart_compiles_it_again() {
     let folder = tempfile::tempdir().unwrap();
     for length in [None, Some(100), Some(0)] {
-        let plugin = loaded(folder.path(), Form::Command).await;
+        let plugin = loaded_briefly(folder.path(), Form::Command).await;
         until_dropped(&plugin).await;
         let entry = entries(folder.path()).remove(0);
         let good = fs::read(&entry).unwrap();
@@ -227,12 +221,11 @@ async fn code_that_changes_while_the_host_runs_is_not_loaded_and_a_restart_compi
         }
         // In place: the host has the file open.
         fs::write(&entry, bad).unwrap();
-        let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-        let error = call.outcome.unwrap_err();
+        let error = error(&plugin).await;
         assert_eq!(error.class(), Class::Host);
         assert!(error.to_string().contains("restart the host"), "{error}");
-        let restarted = loaded(folder.path(), Form::Command).await;
-        assert!(answers(&restarted).await, "{length:?}");
+        let restarted = loaded_briefly(folder.path(), Form::Command).await;
+        assert_eq!(children(&restarted).await.len(), 1, "{length:?}");
     }
 }
 
@@ -242,7 +235,7 @@ async fn code_that_changes_while_the_host_runs_is_not_loaded_and_a_restart_compi
 async fn code_is_kept_although_the_caller_has_given_up_while_it_was_loaded() {
     let folder = tempfile::tempdir().unwrap();
     for form in FORMS {
-        let plugin = loaded(folder.path(), form).await;
+        let plugin = loaded_briefly(folder.path(), form).await;
         until_dropped(&plugin).await;
         let request = request("2026-01-02T03:04:05Z");
         let mut call = Box::pin(plugin.reconcile(&request));
@@ -256,7 +249,7 @@ async fn code_is_kept_although_the_caller_has_given_up_while_it_was_loaded() {
 #[tokio::test]
 async fn code_that_the_engine_refuses_is_compiled_again_by_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let plugin = loaded(folder.path(), Form::Command).await;
+    let plugin = loaded_briefly(folder.path(), Form::Command).await;
     let entry = entries(folder.path()).remove(0);
     let name = entry.file_stem().unwrap().to_str().unwrap();
     let cache = Cache::open(folder.path(), SIZE).unwrap();
@@ -267,9 +260,9 @@ async fn code_that_the_engine_refuses_is_compiled_again_by_a_restart() {
     };
     cache.put(name, &Code::compiled(b"no machine code".to_vec()), &described);
 
-    let plugin = loaded(folder.path(), Form::Command).await;
-    assert!(!answers(&plugin).await);
-    let restarted = loaded(folder.path(), Form::Command).await;
+    let plugin = loaded_briefly(folder.path(), Form::Command).await;
+    error(&plugin).await;
+    let restarted = loaded_briefly(folder.path(), Form::Command).await;
     assert_eq!(restarted.code_origin(), CodeOrigin::Compiled);
-    assert!(answers(&restarted).await);
+    assert_eq!(children(&restarted).await.len(), 1);
 }

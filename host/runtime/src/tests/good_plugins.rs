@@ -1,7 +1,6 @@
 //! Plugins that behave correctly.
 
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
-use serde_json::{Value, json};
 
 use std::time::Duration;
 
@@ -14,11 +13,6 @@ fn answer() -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "answer" } })
 }
 
-async fn reconciled(plugin: &Plugin) -> Vec<Value> {
-    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-    call.outcome.unwrap().children
-}
-
 /// Regression: a Go program that imports `k8s.io/api` panicked, since `klog` reads the name of its program at the start.
 #[tokio::test]
 async fn a_command_has_one_argument() {
@@ -28,17 +22,15 @@ async fn a_command_has_one_argument() {
         (drop (call $args (i32.const 300) (i32.const 304)))
         (call $proc_exit (i32.load (i32.const 300))))";
     let file = Fixture::new(case).import(import).build(Form::Command);
-    let plugin = load(file, Limits::default()).await.unwrap();
-    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-    let error = call.outcome.unwrap_err().to_string();
-    assert!(error.contains("code 1"), "{error}");
+    let error = error(&loaded(file).await).await;
+    assert_contains(&error.to_string(), "code 1");
 }
 
 #[tokio::test]
 async fn a_plugin_describes_itself() {
     for form in FORMS {
         let file = Fixture::new(cases::ANSWER).build(form);
-        let plugin = load(file.clone(), Limits::default()).await.unwrap();
+        let plugin = loaded(file.clone()).await;
         assert_eq!(plugin.description().name, "fixture");
         assert_eq!(plugin.description().version, "1.0.0");
         assert_eq!(
@@ -60,7 +52,7 @@ async fn a_plugin_describes_itself() {
 #[tokio::test]
 async fn reconcile_gives_children_and_what_the_call_used() {
     for form in FORMS {
-        let call = call(form, cases::ANSWER, Limits::default()).await;
+        let call = reconcile(&plugin(form, cases::ANSWER, Limits::default()).await).await;
         assert_eq!(call.outcome.unwrap().children, [answer()], "{form:?}");
         assert!(call.stats.guest_time > Duration::ZERO);
         assert_eq!(call.stats.log_lines, 1);
@@ -87,16 +79,15 @@ async fn cleanup_reports_done() {
 async fn an_encoded_component_is_a_plugin_too() {
     let module = Fixture::new(cases::ANSWER).build(Form::Component);
     let component = super::super::component::encode(&module).unwrap();
-    let plugin = load(component, Limits::default()).await.unwrap();
-    assert_eq!(reconciled(&plugin).await, [answer()]);
+    assert_eq!(children(&loaded(component).await).await, [answer()]);
 }
 
 #[tokio::test]
 async fn a_command_that_carries_bindings_is_still_a_command() {
     let file = Fixture::new(cases::ANSWER).command_with_bindings();
-    let plugin = load(file, Limits::default()).await.unwrap();
+    let plugin = loaded(file).await;
     assert_eq!(plugin.form(), Loaded::Command);
-    assert_eq!(reconciled(&plugin).await, [answer()]);
+    assert_eq!(children(&plugin).await, [answer()]);
 }
 
 #[tokio::test]

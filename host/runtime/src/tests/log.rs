@@ -58,10 +58,7 @@ async fn log_and_error(form: Form, case: &str) -> (String, String) {
         .finish();
     let guard = tracing::subscriber::set_default(subscriber);
     let span = tracing::info_span!("reconcile", parent = "Fixture/default/one");
-    let call = plugin
-        .reconcile(&request("2026-01-02T03:04:05Z"))
-        .instrument(span)
-        .await;
+    let call = reconcile(&plugin).instrument(span).await;
     drop(guard);
     let bytes = kept.0.lock().unwrap().clone();
     let error = call.outcome.err().map(|error| error.to_string());

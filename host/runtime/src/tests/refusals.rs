@@ -45,36 +45,18 @@ fn command_with_sockets(case: &str) -> Fixture {
     )
 }
 
-async fn loaded(fixture: &Fixture, form: Form) -> Plugin {
-    match load(fixture.build(form), Limits::default()).await {
-        Ok(plugin) => plugin,
-        Err(error) => panic!("{form:?}: {error}"),
-    }
-}
-
-/// Returns the error of a call that must fail.
-async fn error(fixture: &Fixture, form: Form) -> CallError {
-    let plugin = loaded(fixture, form).await;
-    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-    match call.outcome {
-        Ok(response) => panic!("{form:?} answered {response:?}"),
-        Err(error) => error,
-    }
-}
-
 #[tokio::test]
 async fn a_plugin_that_does_not_call_them_answers_and_they_are_listed() {
-    let component = loaded(&with_sockets(cases::ANSWER), Form::Component).await;
+    let component = loaded(with_sockets(cases::ANSWER).build(Form::Component)).await;
     // Not the interface that only has a type.
     let expected = ["wasi:http/network@0.2.0", NETWORK, TCP];
     assert_eq!(component.refused_imports(), expected);
-    let command = loaded(&command_with_sockets(cases::ANSWER), Form::Command).await;
+    let command = loaded(command_with_sockets(cases::ANSWER).build(Form::Command)).await;
     for plugin in [component, command] {
-        let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-        assert_eq!(call.outcome.unwrap().children[0]["metadata"]["name"], "answer");
+        assert_eq!(children(&plugin).await[0]["metadata"]["name"], "answer");
     }
     for form in FORMS {
-        let plugin = loaded(&Fixture::new(cases::ANSWER), form).await;
+        let plugin = plugin(form, cases::ANSWER, Limits::default()).await;
         assert!(plugin.refused_imports().is_empty(), "{form:?}");
     }
 }
@@ -90,9 +72,10 @@ async fn a_call_of_one_ends_the_plugin_and_names_it() {
     ];
     for (call, import) in calls {
         let case = format!("(func $case {call} {})", "(unreachable)");
-        let error = error(&with_sockets(&case), Form::Component).await;
+        let plugin = loaded(with_sockets(&case).build(Form::Component)).await;
+        let error = error(&plugin).await;
         let words = format!("it called `{import}`, which this host does not provide");
-        assert!(error.to_string().contains(&words), "{error}");
+        assert_contains(&error.to_string(), &words);
         assert!(
             matches!(&error, CallError::Trap { backtrace, .. } if backtrace.contains("case")),
             "{error:?}"
@@ -104,8 +87,8 @@ async fn a_call_of_one_ends_the_plugin_and_names_it() {
         (if (i32.eqz (call $shutdown (i32.const 0) (i32.const 0))) (then (unreachable)))
         (if (i32.eqz (call $accept (i32.const 3) (i32.const 0) (i32.const 0))) (then (unreachable)))
         (call $exit (i32.const 7)))";
-    let error = error(&command_with_sockets(case), Form::Command).await;
-    assert!(error.to_string().contains("code 7"), "{error}");
+    let plugin = loaded(command_with_sockets(case).build(Form::Command)).await;
+    assert_contains(&error(&plugin).await.to_string(), "code 7");
 }
 
 /// A handle that the guest made up, as a number, reaches no function of the host.
@@ -117,7 +100,8 @@ async fn a_forged_handle_is_nothing() {
             format!("(call $drop-socket (i32.const {handle}))"),
         ];
         for call in calls {
-            let error = error(&with_sockets(&format!("(func $case {call})")), Form::Component).await;
+            let fixture = with_sockets(&format!("(func $case {call})"));
+            let error = error(&loaded(fixture.build(Form::Component)).await).await;
             assert!(error.to_string().contains("handle"), "{call}: {error}");
         }
     }
@@ -151,10 +135,7 @@ async fn what_no_tool_chain_brings_is_refused_when_the_plugin_is_loaded() {
         let fixture = Fixture::new(cases::ANSWER)
             .world_import(package, interface)
             .import(&import);
-        let message = refused(fixture.build(Form::Component)).await;
-        assert!(
-            message.contains(interface) && message.contains("this host does not provide"),
-            "{message}"
-        );
+        let words = format!("{interface} … this host does not provide");
+        refused_with(fixture.build(Form::Component), &words).await;
     }
 }
