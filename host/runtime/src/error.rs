@@ -114,49 +114,49 @@ const MAX_VERSION: usize = 64;
 /// Checks that the host can use a description: its values become metric labels, log lines and text in
 /// conditions.
 pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
-    let wrong = |message: String| {
-        let message = format!("the plugin's description is invalid: {message}");
-        Err(LoadError::new(Part::Describe, message))
-    };
-    if !is_dns_label(&description.name) {
-        return wrong(format!(
+    let checked = check_names(description).and_then(|()| check_versions(description));
+    checked.map_err(|problem| {
+        let message = format!("the plugin's description is invalid: {problem}");
+        LoadError::new(Part::Describe, message)
+    })
+}
+
+/// Cuts a text that is to be short.
+fn start(text: &str) -> String {
+    text.chars().take(MAX_VERSION).collect()
+}
+
+fn check_names(description: &Description) -> Result<(), String> {
+    let Description { name, version, .. } = description;
+    if !is_dns_label(name) {
+        return Err(format!(
             "`name` is {:?}; it must be a DNS label: at most 63 of a-z, 0-9 and `-`, such as `echo`",
-            description.name.chars().take(MAX_VERSION).collect::<String>()
+            start(name)
         ));
     }
-    let version = &description.version;
     let printable = version.bytes().all(|byte| byte.is_ascii_graphic());
     if version.is_empty() || version.len() > MAX_VERSION || !printable {
-        let shown: String = version.chars().take(MAX_VERSION).collect();
-        return wrong(format!(
-            "`version` is {shown:?}; it must be 1 to {MAX_VERSION} printable ASCII characters without spaces, such as `1.4.0`"
+        return Err(format!(
+            "`version` is {:?}; it must be 1 to {MAX_VERSION} printable ASCII characters without spaces, such as `1.4.0`",
+            start(version)
         ));
     }
-    check_versions(description)?;
     let lists = [
+        ("parent", std::slice::from_ref(&description.parent)),
         ("also", &description.also),
         ("makes", &description.makes),
         ("reads", &description.reads),
     ];
     for (field, kinds) in lists {
-        if kinds.len() > limits::DESCRIPTION_KINDS {
-            return wrong(format!(
-                "`{field}` lists {} kinds; it may list {}",
-                kinds.len(),
-                limits::DESCRIPTION_KINDS
-            ));
+        let (count, limit) = (kinds.len(), limits::DESCRIPTION_KINDS);
+        if count > limit {
+            return Err(format!("`{field}` lists {count} kinds; it may list {limit}"));
         }
-    }
-    let all = lists
-        .iter()
-        .flat_map(|(field, kinds)| kinds.iter().map(|kind| (*field, kind)));
-    for (field, kind) in std::iter::once(("parent", &description.parent)).chain(all) {
-        if !kind.is_valid() {
-            let shown = |text: &str| text.chars().take(MAX_VERSION).collect::<String>();
-            return wrong(format!(
+        if let Some(kind) = kinds.iter().find(|kind| !kind.is_valid()) {
+            return Err(format!(
                 "`{field}` names {:?} of API version {:?}; it must name a kind of `v1` or `group/version`",
-                shown(&kind.kind),
-                shown(&kind.api_version)
+                start(&kind.kind),
+                start(&kind.api_version)
             ));
         }
     }
@@ -164,32 +164,25 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
 }
 
 /// Checks the versions that `convert` converts between.
-fn check_versions(description: &Description) -> Result<(), LoadError> {
+fn check_versions(description: &Description) -> Result<(), String> {
     let versions = &description.versions;
-    let wrong = |message: String| {
-        let message = format!("the plugin's description is invalid: {message}");
-        Err(LoadError::new(Part::Describe, message))
-    };
     if versions.is_empty() {
         return Ok(());
     }
-    if versions.len() > limits::DESCRIPTION_VERSIONS {
-        return wrong(format!(
-            "`versions` lists {}; it may list {}",
-            versions.len(),
-            limits::DESCRIPTION_VERSIONS
-        ));
+    let (count, limit) = (versions.len(), limits::DESCRIPTION_VERSIONS);
+    if count > limit {
+        return Err(format!("`versions` lists {count}; it may list {limit}"));
     }
     if let Some(version) = versions.iter().find(|version| !is_dns_label(version)) {
-        let shown: String = version.chars().take(MAX_VERSION).collect();
-        return wrong(format!(
-            "`versions` contains {shown:?}; it must contain names such as `v1beta1`, without the group"
+        return Err(format!(
+            "`versions` contains {:?}; it must contain names such as `v1beta1`, without the group",
+            start(version)
         ));
     }
     let distinct: BTreeSet<&str> = versions.iter().map(String::as_str).collect();
     let own = description.parent.version();
     if distinct.len() < versions.len() || !distinct.contains(own) {
-        return wrong(format!(
+        return Err(format!(
             "`versions` is {versions:?}; it must contain each version once, and the parent's own, {own:?}"
         ));
     }
@@ -200,18 +193,14 @@ fn check_versions(description: &Description) -> Result<(), LoadError> {
         .flatten()
         .filter_map(|version| version["name"].as_str())
         .collect();
-    let differs = |name: &&str| distinct.contains(name) != defined.contains(name);
-    let mut names = versions.iter().map(String::as_str).chain(defined.iter().copied());
-    if !defined.is_empty()
-        && let Some(name) = names.find(differs)
-    {
-        let shown: String = name.chars().take(MAX_VERSION).collect();
-        return wrong(format!(
-            "`versions` is {versions:?}, and the CustomResourceDefinition has other versions: {shown:?} is only in one of \
-             them"
-        ));
+    match distinct.symmetric_difference(&defined).next() {
+        Some(name) if !defined.is_empty() => Err(format!(
+            "`versions` is {versions:?}, and the CustomResourceDefinition has other versions: {:?} is only in one of \
+             them",
+            start(name)
+        )),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// What a [`LoadError`] is about. Each is a check of `operator-host check`.

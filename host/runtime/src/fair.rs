@@ -211,9 +211,6 @@ impl Member {
         }
         let wait = {
             let mut state = self.of.state();
-            if state.order.is_empty() && self.of.may_have(&state, self.key, amount) {
-                return self.of.grant(&mut state, self.key, amount);
-            }
             let (grant, wait) = oneshot::channel();
             let waiter = Waiter {
                 wanted: amount,
@@ -256,14 +253,6 @@ impl Permit {
         let rest = self.amount.saturating_sub(amount);
         self.amount -= rest;
         self.of.give_back(self.key, rest);
-    }
-}
-
-impl Fair {
-    fn may_have(&self, state: &State, key: Key, amount: usize) -> bool {
-        let is_first = state.members.get(&key).is_none_or(|member| member.held == 0);
-        let kept = if is_first { 0 } else { self.kept(state) };
-        amount.saturating_add(kept) <= state.free
     }
 }
 
