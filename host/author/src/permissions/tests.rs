@@ -31,24 +31,35 @@ fn host() -> ServiceAccount {
     }
 }
 
-/// `more` contains further lines of the controller; `makes` lists the kinds in the plugin's description.
-fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finalizer: bool) -> Rights {
-    let parent = kind(parent);
+/// Returns what a configuration without controllers needs.
+fn of(text: &str) -> Result<Rights, UnknownKind> {
+    let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
+    rights(&config, &host(), &[], &resources())
+}
+
+/// Returns what a controller needs for a plugin; `more` contains further lines of the controller.
+fn of_plugin(namespaces: &str, more: &str, description: Description) -> Result<Rights, UnknownKind> {
+    let parent = &description.parent;
     let text = format!(
-        "plugins: /\nnamespaces: {namespaces}\ncontrollers:\n- name: c\n  plugin: {}\n  \
+        "plugins: /\nnamespaces: {namespaces}\ncontrollers:\n- name: c\n  plugin: {}/Cargo.toml\n  \
          parent: {{apiVersion: {}, kind: {}}}\n{more}",
         // Any existing file: nothing is loaded.
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").display(),
+        env!("CARGO_MANIFEST_DIR"),
         parent.api_version,
         parent.kind,
     );
     let config = Config::parse(Path::new("/config.yaml"), &text).unwrap();
+    rights(&config, &host(), &[description], &resources())
+}
+
+/// `makes` lists the kinds in the plugin's description.
+fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finalizer: bool) -> Rights {
     let description = Description {
         makes: makes.iter().map(|text| kind(text)).collect(),
         finalizer,
-        ..describing("c", "1", parent)
+        ..describing("c", "1", kind(parent))
     };
-    rights(&config, &host(), &[description], &resources()).unwrap()
+    of_plugin(namespaces, more, description).unwrap()
 }
 
 /// Formats permissions as `scope resource: verbs`, with `*` for the cluster scope.
@@ -75,8 +86,19 @@ fn texts(rights: &Rights) -> Vec<String> {
 }
 
 #[track_caller]
-fn assert_has(lines: &[String], line: &str) {
-    assert!(lines.iter().any(|it| it == line), "{line} is not in {lines:#?}");
+fn assert_has(rights: &Rights, lines: &[&str]) {
+    let all = texts(rights);
+    for line in lines {
+        assert!(all.iter().any(|it| it == line), "{line} is not in {all:#?}");
+    }
+}
+
+/// Fails unless one warning has all these words.
+#[track_caller]
+fn assert_warns(rights: &Rights, words: &[&str]) {
+    let warnings = &rights.warnings;
+    let has = |warning: &String| words.iter().all(|it| warning.contains(it));
+    assert!(warnings.iter().any(has), "{words:?} in none of {warnings:#?}");
 }
 
 #[test]
@@ -150,45 +172,24 @@ fn with_namespaces_only_definitions_and_their_names_are_granted_in_the_cluster_a
 
 #[test]
 fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_its_kind() {
-    let text = format!(
-        "plugins: /\nnamespaces: [a]\ndefinitions: install\ncontrollers:\n- name: c\n  plugin: {}\n  parent: {{apiVersion: \
-         test.dev/v1, kind: Thing}}\n",
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").display(),
-    );
-    let granted = |text: &str| {
-        let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
+    let granted = |definitions: &str| {
         let description = Description {
             crd: Some(json!({ "metadata": { "name": "things.test.dev" } }).into()),
             ..describing("c", "1", kind("test.dev/v1/Thing"))
         };
-        rights(&config, &host(), &[description], &resources()).unwrap()
+        of_plugin("[a]", &format!("  definitions: {definitions}\n"), description).unwrap()
     };
-    let installs = granted(&text);
+    let installs = granted("install");
     let expected = [
         "* customresourcedefinitions.apiextensions.k8s.io: create list watch",
         "* customresourcedefinitions.apiextensions.k8s.io things.test.dev: patch",
         "* things.test.dev: list",
     ];
-    let texts = texts(&installs);
-    for line in expected {
-        assert_has(&texts, line);
-    }
-    assert!(
-        installs.warnings[0].contains("cannot limit `create` to a name"),
-        "{:?}",
-        installs.warnings
-    );
-    for checks in [
-        text.replace("install", "check"),
-        format!("{text}  definitions: check\n"),
-    ] {
-        assert!(
-            !granted(&checks)
-                .iter()
-                .any(|permission| permission.verb == "create"
-                    && permission.resource == "customresourcedefinitions")
-        );
-    }
+    assert_has(&installs, &expected);
+    assert_warns(&installs, &["cannot limit `create` to a name"]);
+    let creates =
+        |it: &Permission| it.verb == "create" && it.resource == "customresourcedefinitions";
+    assert!(!granted("check").iter().any(creates));
 }
 
 #[test]
@@ -227,35 +228,27 @@ fn namespaces_that_nobody_knows_in_advance_are_written_by_a_cluster_role_with_a_
         ),
     ] {
         let rights = rights_of("test.dev/v1/Realm", "[a]", &children, makes, false);
-        let texts = texts(&rights);
         let pods = "* pods.: create delete list patch watch";
-        assert_has(&texts, pods);
+        assert_has(&rights, &[pods]);
+        let texts = texts(&rights);
         assert!(!texts.iter().any(|line| line.starts_with("b ")), "{texts:#?}");
-        let is_told =
-            |text: &String| text.contains("may write v1/Pod in every namespace") && text.contains(warning);
-        assert!(rights.warnings.iter().any(is_told), "{:#?}", rights.warnings);
+        assert_warns(&rights, &["may write v1/Pod in every namespace", warning]);
         // A parent in a namespace has no children elsewhere.
         let rights = rights_of("test.dev/v1/Thing", "[a]", &children, makes, false);
-        assert_has(&self::texts(&rights), "a pods.: create delete list patch watch");
+        assert_has(&rights, &["a pods.: create delete list patch watch"]);
     }
     let more = "  otherNamespaces: ['*']\n";
     let every = rights_of("test.dev/v1/Thing", "[a]", more, &[], false);
-    assert!(
-        every.warnings[0].contains("includes kube-system"),
-        "{:#?}",
-        every.warnings
-    );
+    assert_warns(&every, &["includes kube-system"]);
 }
 
 #[test]
 fn who_makes_roles_and_bindings_is_told_which_verb_or_permissions_the_writer_lacks() {
-    let warnings = |kind: &str, more: &str| {
+    let of = |kind: &str, more: &str| {
         let children =
             format!("  children: [{{apiVersion: rbac.authorization.k8s.io/v1, kind: {kind}}}]\n{more}");
         let makes = format!("rbac.authorization.k8s.io/v1/{kind}");
         rights_of("test.dev/v1/Realm", "[]", &children, &[&makes], false)
-            .warnings
-            .join("\n")
     };
     for (kind, resources, verb) in [
         ("Role", "roles", "escalate"),
@@ -264,13 +257,9 @@ fn who_makes_roles_and_bindings_is_told_which_verb_or_permissions_the_writer_lac
         ("ClusterRoleBinding", "clusterroles", "bind"),
     ] {
         let rule = format!("resources: [{resources}], verbs: [{verb}]");
-        let told = warnings(kind, "");
-        assert!(
-            told.contains(&rule) && told.contains("that the host does not have"),
-            "{told}"
-        );
-        let told = warnings(kind, "  serviceAccount: a/b\n");
-        assert!(told.contains("that the account a/b does not have"), "{told}");
+        assert_warns(&of(kind, ""), &[&rule, "that the host does not have"]);
+        let account = of(kind, "  serviceAccount: a/b\n");
+        assert_warns(&account, &["that the account a/b does not have"]);
     }
 }
 
@@ -293,9 +282,7 @@ fn what_the_plugin_does_not_make_is_watched_and_never_written_and_a_remark_repor
     let children = "  children: [{apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: Node}]\n";
     let makes = ["v1/Node", "v1/Service"];
     let rights = rights_of("test.dev/v1/Thing", "[]", children, &makes, false);
-    let texts = texts(&rights);
-    assert_has(&texts, "* pods.: list watch");
-    assert_has(&texts, "* nodes.: list watch");
+    assert_has(&rights, &["* pods.: list watch", "* nodes.: list watch"]);
     let remarks = rights.remarks.join("\n");
     for words in ["does not create", "cluster-scoped", "v1/Service"] {
         assert!(remarks.contains(words), "{words:?} is not in: {remarks}");
@@ -304,21 +291,8 @@ fn what_the_plugin_does_not_make_is_watched_and_never_written_and_a_remark_repor
 
 #[test]
 fn a_kind_that_nobody_knows_is_named() {
-    let mut config = Config::parse(Path::new("/c"), "controllers: []").unwrap();
-    assert_eq!(
-        texts(&rights(&config, &host(), &[], &resources()).unwrap()),
-        [
-            "* customresourcedefinitions.apiextensions.k8s.io: list watch",
-            "* namespaces.: list watch"
-        ]
-    );
-    let other = format!(
-        "controllers: [{{name: c, plugin: {}/Cargo.toml, parent: {{apiVersion: other.dev/v1, kind: Other}}}}]",
-        env!("CARGO_MANIFEST_DIR")
-    );
-    config = Config::parse(Path::new("/c"), &other).unwrap();
     let description = describing("c", "1", kind("other.dev/v1/Other"));
-    let error = rights(&config, &host(), &[description], &resources()).unwrap_err();
+    let error = of_plugin("[]", "", description).unwrap_err();
     assert_eq!(error.0, kind("other.dev/v1/Other"));
 }
 
@@ -326,14 +300,12 @@ fn a_kind_that_nobody_knows_is_named() {
 fn a_controller_with_a_service_account_needs_only_impersonate() {
     let children = "  serviceAccount: shop/writer\n  children: [{apiVersion: v1, kind: Pod}]\n";
     let rights = rights_of("test.dev/v1/Thing", "[a]", children, &["v1/Pod"], false);
-    let texts = texts(&rights);
-    for expected in [
+    let expected = [
         "a pods.: list watch",
         "shop serviceaccounts. writer: impersonate",
         "shop/writer: a pods.: create delete patch",
-    ] {
-        assert_has(&texts, expected);
-    }
+    ];
+    assert_has(&rights, &expected);
     let grants = manifests::grants(&rights, &host());
     let roles: Vec<_> = grants.iter().map(|grant| grant.manifests()[0].clone()).collect();
     let roles = roles.iter().filter(|role| role["kind"] == "Role");
@@ -343,11 +315,7 @@ fn a_controller_with_a_service_account_needs_only_impersonate() {
 
 #[test]
 fn the_lease_is_in_the_hosts_namespace_and_only_its_creation_is_not_by_name() {
-    let with = |mode: &str| {
-        let text = format!("leadership: {mode}\ncontrollers: []");
-        let config = Config::parse(Path::new("/c"), &text).unwrap();
-        texts(&rights(&config, &host(), &[], &resources()).unwrap())
-    };
+    let with = |mode: &str| texts(&of(&format!("leadership: {mode}\ncontrollers: []")).unwrap());
     let definitions = "* customresourcedefinitions.apiextensions.k8s.io: list watch";
     let namespaces = "* namespaces.: list watch";
     assert_eq!(with("none"), [definitions, namespaces]);
@@ -373,21 +341,19 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
         "rbac.authorization.k8s.io/v1/Role",
         "v1/Secret",
     ];
-    let warnings = rights_of("test.dev/v1/Thing", "[]", children, &makes, false).warnings;
-    let assert_warning = |kind: &str, words: &str| {
-        let found = warnings
-            .iter()
-            .any(|warning| warning.contains(kind) && warning.contains(words));
-        assert!(found, "no warning about {kind} contains {words:?}: {warnings:#?}");
-    };
-    assert_warning(
-        "c: the plugin creates v1/Pod",
-        "with any ServiceAccount and any Secret of their namespace",
-    );
-    assert_warning("v1/Secret", "`serviceAccountTokens`");
-    assert_warning("v1/Role", "grants permissions to others");
-    assert_warning("refuses a Role", "resources: [roles], verbs: [escalate]");
-    assert_eq!(warnings.len(), 4, "{warnings:#?}");
+    let rights = rights_of("test.dev/v1/Thing", "[]", children, &makes, false);
+    for words in [
+        [
+            "c: the plugin creates v1/Pod",
+            "with any ServiceAccount and any Secret of their namespace",
+        ],
+        ["v1/Secret", "`serviceAccountTokens`"],
+        ["v1/Role", "grants permissions to others"],
+        ["refuses a Role", "resources: [roles], verbs: [escalate]"],
+    ] {
+        assert_warns(&rights, &words);
+    }
+    assert_eq!(rights.warnings.len(), 4, "{:#?}", rights.warnings);
 }
 
 #[test]
@@ -395,10 +361,8 @@ fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
     let text = "controllers: []\nnamespaces: [a]\nceilings:\n- parents: [{apiGroups: [test.dev], kinds: [Thing]}]\n  \
                 children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: ['*.dev'], kinds: ['*']}]\n  \
                 otherNamespaces: [b]\n- configMaps: [plugins]\n";
-    let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
-    let rights = rights(&config, &host(), &[], &resources()).unwrap();
-    let lines = texts(&rights);
-    for expected in [
+    let rights = of(text).unwrap();
+    let expected = [
         "* controllers.operator-host.dev: list patch watch",
         "* controllers/status.operator-host.dev: patch",
         "system configmaps.: list watch",
@@ -408,24 +372,15 @@ fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
         "b configmaps.: create delete list patch watch",
         "b *.*: create delete list patch watch",
         "a things/finalizers.test.dev: update",
-    ] {
-        assert_has(&lines, expected);
-    }
+    ];
+    assert_has(&rights, &expected);
     assert_eq!(rights.warnings.len(), 2, "{:?}", rights.warnings);
     // A wildcard of verbs for resources has no other verb for their finalizers.
-    let all = text.replace("kinds: [Thing]", "kinds: ['*']");
-    let config = Config::parse(Path::new("/config.yaml"), &all).unwrap();
-    let lines = texts(&super::rights(&config, &host(), &[], &resources()).unwrap());
-    assert_has(&lines, "a */finalizers.test.dev: update");
-    let unknown = text.replace("kinds: [Thing]", "kinds: [Other]");
-    let config = Config::parse(Path::new("/config.yaml"), &unknown).unwrap();
-    let error = super::rights(&config, &host(), &[], &resources()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("the plural of test.dev/Other is not known: give "),
-        "{error}"
-    );
+    let all = of(&text.replace("kinds: [Thing]", "kinds: ['*']")).unwrap();
+    assert_has(&all, &["a */finalizers.test.dev: update"]);
+    let error = of(&text.replace("kinds: [Thing]", "kinds: [Other]")).unwrap_err();
+    let expected = "the plural of test.dev/Other is not known: give ";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }
 
 /// Regression: the host could write the children of all, and act as every account.
@@ -433,42 +388,30 @@ fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
 fn where_accounts_write_the_children_the_host_may_only_act_as_them() {
     let text = "controllers: []\nceilings:\n- parents: [{apiGroups: [test.dev], kinds: [Thing]}]\n  \
                 children: [{apiGroups: [''], kinds: [ConfigMap]}]\n  serviceAccounts: [a/writer, 'team-c/*']\n";
-    let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
-    let rights = rights(&config, &host(), &[], &resources()).unwrap();
-    let lines = texts(&rights);
-    for expected in [
+    let rights = of(text).unwrap();
+    let expected = [
         "* configmaps.: list watch",
         "* things.test.dev: list patch watch",
         "a serviceaccounts. writer: impersonate",
         "team-c serviceaccounts.: impersonate",
-    ] {
-        assert_has(&lines, expected);
-    }
+    ];
+    assert_has(&rights, &expected);
+    let lines = texts(&rights);
     assert!(
         !lines.iter().any(|line| line.contains("things/finalizers")),
         "{lines:#?}"
     );
     assert_eq!(rights.warnings.len(), 1, "{:#?}", rights.warnings);
-    assert!(
-        rights.warnings[0].ends_with("every ServiceAccount of team-c"),
-        "{:#?}",
-        rights.warnings
-    );
-    let every = text.replace("team-c/*", "team-*/op");
-    let config = Config::parse(Path::new("/config.yaml"), &every).unwrap();
-    let rights = super::rights(&config, &host(), &[], &resources()).unwrap();
-    assert_has(&texts(&rights), "* serviceaccounts.: impersonate");
-    let every = "`ceilings[0].serviceAccounts` has the pattern \"team-*/op\"";
-    assert!(rights.warnings[0].starts_with(every), "{:#?}", rights.warnings);
+    assert_warns(&rights, &["every ServiceAccount of team-c"]);
+    let every = of(&text.replace("team-c/*", "team-*/op")).unwrap();
+    assert_has(&every, &["* serviceaccounts.: impersonate"]);
+    let pattern = "`ceilings[0].serviceAccounts` has the pattern \"team-*/op\"";
+    assert_warns(&every, &[pattern]);
 }
 
 #[test]
 fn ceilings_are_warned_of_as_the_entries_of_the_file_are() {
-    let of = |more: &str| {
-        let text = format!("controllers: []\nceilings:\n- {more}\n");
-        let config = Config::parse(Path::new("/config.yaml"), &text).unwrap();
-        rights(&config, &host(), &[], &resources()).unwrap()
-    };
+    let of = |more: &str| of(&format!("controllers: []\nceilings:\n- {more}\n")).unwrap();
     for (more, expected) in [
         (
             "children: [{apiGroups: ['*'], kinds: ['*']}]",
@@ -505,15 +448,11 @@ fn ceilings_are_warned_of_as_the_entries_of_the_file_are() {
         ),
         ("configMaps: ['*']", "may read ConfigMaps in every namespace"),
     ] {
-        let warnings = of(more).warnings;
-        assert!(
-            warnings.iter().any(|it| it.contains(expected)),
-            "{more}: {warnings:#?}"
-        );
+        assert_warns(&of(more), &[expected]);
     }
     let harmless = "children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: [test.dev], kinds: ['*']}]";
     assert!(of(harmless).warnings.is_empty(), "{:#?}", of(harmless).warnings);
     // A plugin that makes Secrets may have the host generate them.
     let secrets = of("children: [{apiGroups: [''], kinds: [Secret]}]");
-    assert_has(&texts(&secrets), &format!("system secrets. {KEY_SECRET}: get"));
+    assert_has(&secrets, &[&format!("system secrets. {KEY_SECRET}: get")]);
 }
