@@ -464,39 +464,37 @@ impl Failure {
     /// Reports a problem that the user must fix in the resource. The message describes it and what to change. Until
     /// the resource changes, the host keeps the children of the last spec for which the plugin had an answer.
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid(Invalid {
-            reason: None,
-            message: message.into(),
-            status: None,
-            conditions: Vec::new(),
-        })
+        Self::invalid_for(None, message.into())
     }
 
     /// Reports such a problem as [`invalid`](Self::invalid) does, with a CamelCase reason other than `InvalidSpec`.
     pub fn invalid_because(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Invalid(Invalid {
-            reason: Some(reason.into()),
-            message: message.into(),
-            status: None,
-            conditions: Vec::new(),
-        })
+        Self::invalid_for(Some(reason.into()), message.into())
     }
 
     /// Reports something that is missing or failed temporarily. The host retries with a growing delay.
     pub fn retry(message: impl Into<String>) -> Self {
-        Self::Retry(Retry {
-            message: message.into(),
-            after_ms: None,
+        Self::retry_in(None, message.into())
+    }
+
+    /// Reports a temporary problem as [`retry`](Self::retry) does, to be retried after this time.
+    pub fn retry_after(message: impl Into<String>, after: Duration) -> Self {
+        Self::retry_in(Some(milliseconds(after)), message.into())
+    }
+
+    fn invalid_for(reason: Option<String>, message: String) -> Self {
+        Self::Invalid(Invalid {
+            reason,
+            message,
             status: None,
             conditions: Vec::new(),
         })
     }
 
-    /// Reports a temporary problem as [`retry`](Self::retry) does, to be retried after this time.
-    pub fn retry_after(message: impl Into<String>, after: Duration) -> Self {
+    fn retry_in(after_ms: Option<u64>, message: String) -> Self {
         Self::Retry(Retry {
-            message: message.into(),
-            after_ms: Some(milliseconds(after)),
+            message,
+            after_ms,
             status: None,
             conditions: Vec::new(),
         })

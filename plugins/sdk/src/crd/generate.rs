@@ -161,6 +161,8 @@ fn add_host_fields(status: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(dead_code, reason = "types for their schemas alone")]
+
     use std::collections::BTreeMap;
 
     use super::*;
@@ -168,7 +170,6 @@ mod tests {
 
     #[derive(JsonSchema)]
     #[serde(rename_all = "camelCase")]
-    #[allow(dead_code, reason = "for its schema alone")]
     struct Everything {
         optional: Option<String>,
         nested: Option<Nested>,
@@ -194,7 +195,6 @@ mod tests {
 
     #[derive(JsonSchema)]
     #[schemars(extend("x-kubernetes-validations" = [{ "rule": "self.min <= self.max" }]))]
-    #[allow(dead_code, reason = "for its schema alone")]
     struct Range {
         min: i32,
         max: i32,
@@ -202,14 +202,12 @@ mod tests {
 
     #[derive(JsonSchema)]
     #[serde(deny_unknown_fields)]
-    #[allow(dead_code, reason = "for its schema alone")]
     struct Nested {
         #[serde(default)]
         flag: bool,
     }
 
     #[derive(JsonSchema)]
-    #[allow(dead_code, reason = "for its schema alone")]
     struct Open {
         known: bool,
         #[serde(flatten)]
@@ -217,14 +215,12 @@ mod tests {
     }
 
     #[derive(JsonSchema)]
-    #[allow(dead_code, reason = "for its schema alone")]
     enum Mode {
         Fast,
         Slow,
     }
 
     #[derive(JsonSchema)]
-    #[allow(dead_code, reason = "for its schema alone")]
     enum Documented {
         /// One.
         One,
@@ -234,7 +230,6 @@ mod tests {
 
     #[derive(JsonSchema)]
     #[serde(tag = "type")]
-    #[allow(dead_code, reason = "for its schema alone")]
     enum Source {
         Git { url: String },
         Image { name: String },
@@ -242,14 +237,12 @@ mod tests {
 
     #[derive(JsonSchema)]
     #[serde(untagged)]
-    #[allow(dead_code, reason = "for its schema alone")]
     enum IntOrString {
         Int(i32),
         String(String),
     }
 
     #[derive(JsonSchema)]
-    #[allow(dead_code, reason = "for its schema alone")]
     struct Tree {
         branches: Vec<Tree>,
     }
@@ -263,7 +256,6 @@ mod tests {
         }
 
         #[derive(JsonSchema)]
-        #[allow(dead_code, reason = "for its schema alone")]
         struct Outer {
             #[serde(default)]
             inner: Inner,
@@ -316,7 +308,6 @@ mod tests {
     fn descriptions_are_left_out_on_request_and_a_field_of_that_name_stays() {
         /// Of the kind.
         #[derive(JsonSchema)]
-        #[allow(dead_code, reason = "for its schema alone")]
         struct Described {
             /// Of a field.
             description: String,
@@ -327,7 +318,6 @@ mod tests {
         }
 
         #[derive(JsonSchema)]
-        #[allow(dead_code, reason = "for its schema alone")]
         struct Inner {
             /// Deep.
             a: String,
@@ -433,14 +423,12 @@ mod tests {
 
     #[derive(JsonSchema)]
     #[serde(untagged)]
-    #[allow(dead_code, reason = "for its schema alone")]
     enum Mixed {
         Number(i32),
         List(Vec<String>),
     }
 
     #[derive(JsonSchema)]
-    #[allow(dead_code, reason = "for its schema alone")]
     struct Unstructural {
         tree: Tree,
         mixed: Option<Mixed>,
