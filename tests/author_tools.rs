@@ -22,25 +22,30 @@ impl Desk {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    /// Writes a file, and returns its path.
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         let file = self.0.path().join(name);
         std::fs::write(&file, content).unwrap();
-        file
+        file.to_str().unwrap().to_owned()
+    }
+
+    /// Checks a plugin with a resource and additional arguments.
+    fn check(&self, plugin: &str, resource: &str, more: &[&str]) -> Answer {
+        let file = self.file("sample.yaml", resource);
+        host(&[&["check", plugin, "--sample", &file][..], more].concat())
     }
 
     /// Renders a sample plugin with one resource and additional arguments.
     fn render(&self, name: &str, resource: &str, more: &[&str]) -> Answer {
         let file = self.file("resource.yaml", resource);
-        let mut arguments = vec!["render", "--plugin", name, "-f", file.to_str().unwrap()];
-        arguments.extend(more);
-        host(&arguments)
+        host(&[&["render", "--plugin", name, "-f", &file][..], more].concat())
     }
 
     /// Renders a plugin of the fixtures with its resource.
     fn fixture(&self, case: &str) -> Answer {
         let file = self.file("fixture.wasm", Fixture::new(case).build(Form::Command));
         let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";
-        self.render(file.to_str().unwrap(), resource, &[])
+        self.render(&file, resource, &[])
     }
 }
 

@@ -26,7 +26,7 @@ fn check_warns_of_each_kind_that_gives_a_plugin_power_over_others() {
     }
     let desk = Desk::new();
     let harmless = desk.file("harmless.wasm", Fixture::new(cases::ANSWER).build(Form::Command));
-    let answer = host(&["check", harmless.to_str().unwrap()]).expect(0);
+    let answer = host(&["check", &harmless]).expect(0);
     assert!(!answer.out.contains("privileges"), "{}", answer.out);
 }
 
@@ -54,13 +54,12 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
         assert!(!answer.out.contains("fail"), "{}", answer.out);
     }
     let desk = Desk::new();
-    let case = |name: &str, content: Vec<u8>| desk.file(name, content).to_str().unwrap().to_owned();
     let answered = Fixture::new(cases::ANSWER);
     let socket =
         r#"(import "wasi_snapshot_preview1" "sock_accept" (func (param i32 i32 i32) (result i32)))"#;
     let socket = answered.clone().import(socket);
     // What Go's standard library brings does no harm while it is not called.
-    let unused = case("unused.wasm", socket.build(Form::Command));
+    let unused = desk.file("unused.wasm", socket.build(Form::Command));
     assert_contains(&host(&["check", &unused]).expect(0).out, "ok    imports");
     let newer = answered.clone().version("0.9.0");
     for (file, expected) in [
@@ -69,14 +68,14 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
         (socket.build(Form::Component), "fail  imports"),
         (newer.build(Form::Component), "fail  contract"),
     ] {
-        let answer = host(&["check", &case("bad.wasm", file)]).expect(1);
+        let answer = host(&["check", &desk.file("bad.wasm", file)]).expect(1);
         assert_contains(&answer.out, expected);
     }
     for form in [Form::Component, Form::Command] {
-        let printed = host(&["check", &case("version.wasm", answered.clone().build(form))]).expect(0);
+        let printed = host(&["check", &desk.file("version.wasm", answered.clone().build(form))]).expect(0);
         assert_contains(&printed.out, ", contract 1.0.0, ");
     }
-    let plain = host(&["check", &case("plain.wasm", answered.build(Form::Command))]).expect(0);
+    let plain = host(&["check", &desk.file("plain.wasm", answered.build(Form::Command))]).expect(0);
     assert_contains(&plain.out, "warn  crd … warn  samples");
     host(&["check", "/nowhere.wasm"]).expect(2);
 }
@@ -85,14 +84,7 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
 fn check_case(desk: &Desk, case: &str, name: &str, more: &[&str]) -> Answer {
     let file = desk.file("case.wasm", Fixture::new(case).build(Form::Command));
     let text = format!("apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {{name: {name}}}\n");
-    let resource = desk.file("case.yaml", text);
-    let arguments = [
-        "check",
-        file.to_str().unwrap(),
-        "--sample",
-        resource.to_str().unwrap(),
-    ];
-    host(&[&arguments, more].concat())
+    desk.check(&file, &text, more)
 }
 
 #[test]
@@ -146,7 +138,7 @@ fn check_fails_when_the_configuration_does_not_allow_what_the_plugin_makes() {
         let parent = format!("{{apiVersion: fixtures.dev/v1, kind: {kind}}}");
         let text = format!("controllers: [{{name: c, plugin: case.wasm, parent: {parent}, {rest}}}]");
         let config = desk.file("config.yaml", text);
-        let more = ["--config", config.to_str().unwrap()];
+        let more = ["--config", &config];
         assert_contains(&check_case(&desk, cases::ANSWER, "f", &more).expect(code).out, words);
     }
 }
@@ -157,21 +149,13 @@ fn check_calls_the_plugin_with_the_objects_that_it_needs() {
     let cluster = "apiVersion: database.example.com/v2\nkind: MySQLCluster\nmetadata: {name: db}\n\
                    spec: {version: '8.4', storage: {size: 1Gi}, rootPasswordSecret: {name: pw}}\n";
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: pw}\ndata: {password: cHc=}\n";
-    let alone = desk.file("alone.yaml", cluster);
-    let both = desk.file("both.yaml", format!("{cluster}---\n{secret}"));
+    let both = format!("{cluster}---\n{secret}");
     let secret = desk.file("secret.yaml", secret);
-    let check = |arguments: &[&Path]| {
-        let mut all = vec!["check".to_owned(), sample("mysql")];
-        for (option, file) in ["--sample", "--related"].iter().zip(arguments) {
-            all.extend([(*option).to_owned(), file.to_str().unwrap().to_owned()]);
-        }
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        host(&all).expect(0).out
-    };
+    let check = |resource: &str, more: &[&str]| desk.check(&sample("mysql"), resource, more).expect(0).out;
     let allowed = "db: 3, all of them allowed";
-    assert!(!check(&[&alone]).contains(allowed));
-    for out in [check(&[&alone, &secret]), check(&[&both])] {
-        assert!(out.contains(allowed), "{out}");
+    assert!(!check(cluster, &[]).contains(allowed));
+    for out in [check(cluster, &["--related", &secret]), check(&both, &[])] {
+        assert_contains(&out, allowed);
     }
 }
 
@@ -185,29 +169,16 @@ fn check_calls_the_plugin_with_the_children_and_the_time_that_it_is_given() {
     };
     let child = |name: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}");
     let chain = format!("chain: [{}, {}], response: {{}}", child("a"), child("b"));
-    let sample_of_chain = desk.file("chain.yaml", spec(&chain));
     let existing = desk.file("children.yaml", child("a"));
-    let puppet = sample("puppet");
-    let (chain, existing) = (sample_of_chain.to_str().unwrap(), existing.to_str().unwrap());
-    let said = |answer: &str, words: &str| assert!(answer.contains(words), "{words:?} is not in: {answer}");
-    said(
-        &host(&["check", &puppet, "--sample", chain]).out,
-        "p: 1, all of them allowed",
-    );
-    let more = host(&["check", &puppet, "--sample", chain, "--children", existing]);
-    said(&more.out, "p: 2, all of them allowed");
-
     let now = format!("response: {{children: [{}]}}", child("$now"));
-    let now = desk.file("now.yaml", spec(&now));
-    let now = [
-        "check",
-        &puppet,
-        "--sample",
-        now.to_str().unwrap(),
-        "--now",
-        "2026-03-29T01:30:00Z",
-    ];
-    said(&host(&now).out, "2026-03-29T01:30:00Z");
+    for (resource, more, words) in [
+        (&chain, &[] as &[&str], "p: 1, all of them allowed"),
+        (&chain, &["--children", &existing], "p: 2, all of them allowed"),
+        (&now, &["--now", "2026-03-29T01:30:00Z"], "2026-03-29T01:30:00Z"),
+    ] {
+        let checked = desk.check(&sample("puppet"), &spec(resource), more);
+        assert_contains(&checked.out, words);
+    }
 }
 
 /// Regression: the first that said so was the API server, in production.
@@ -223,7 +194,6 @@ fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse
          spec: {type: object, x-kubernetes-preserve-unknown-fields: true}\n          \
          status: {type: object, properties: {readyReplicas: {type: integer}}}\n",
     );
-    let definition = definition.to_str().unwrap();
     for (response, words) in [
         ("{status: {readyReplicas: 1}}", None),
         (
@@ -268,19 +238,9 @@ fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse
             "apiVersion: test.operator-host.dev/v1\nkind: Puppet\nmetadata: {{name: p}}\nspec: {{response: {response}}}\n"
         );
         let code = i32::from(words.is_some());
-        let rendered = desk
-            .render(&plugin, &resource, &["--related", definition])
-            .expect(code);
-        let file = desk.file("sample.yaml", &resource);
-        let checked = host(&[
-            "check",
-            &plugin,
-            "--sample",
-            file.to_str().unwrap(),
-            "--related",
-            definition,
-        ])
-        .expect(code);
+        let more = ["--related", &definition];
+        let rendered = desk.render(&plugin, &resource, &more).expect(code);
+        let checked = desk.check(&plugin, &resource, &more).expect(code);
         if let Some(words) = words {
             assert_contains(&rendered.err, words);
             assert_contains(&checked.out, words);

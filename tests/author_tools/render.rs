@@ -3,7 +3,7 @@
 use crate::support::prelude::*;
 use plugin_fixtures::cases;
 
-use super::{Desk, host, sample};
+use super::{Desk, sample};
 
 const ECHO: &str = "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {name: e}\n";
 
@@ -46,20 +46,10 @@ fn observed_children_and_the_clock_reach_the_plugin() {
          - {apiVersion: v1, kind: Pod, metadata: {name: other, ownerReferences: [{apiVersion: v1, kind: Other, name: o, uid: u, controller: true}]}}\n\
          - {apiVersion: v1, kind: Service, metadata: {name: z}}\n",
     );
-    let more = [
-        "--children",
-        pods.to_str().unwrap(),
-        "--now",
-        "2026-01-02T03:04:05Z",
-        "-o",
-        "json",
-    ];
-    let answer = desk.render(
-        &sample("echo"),
-        &format!("{ECHO}spec: {{replicas: 1, image: i}}\n"),
-        &more,
-    );
-    let list: Value = serde_json::from_str(&answer.expect(0).out).unwrap();
+    let more = ["--children", &pods, "--now", "2026-01-02T03:04:05Z", "-o", "json"];
+    let echo = format!("{ECHO}spec: {{replicas: 1, image: i}}\n");
+    let answer = desk.render(&sample("echo"), &echo, &more).expect(0);
+    let list: Value = serde_json::from_str(&answer.out).unwrap();
     let status = &list["parents"][0]["status"];
     assert_eq!(status["currentReplicas"], 1, "{status}");
     assert_eq!(status["isReady"], true, "{status}");
@@ -79,7 +69,7 @@ fn needs_are_answered_from_the_related_objects_and_defaults_are_filled_in() {
         "secrets.yaml",
         "apiVersion: v1\nkind: Secret\nmetadata: {name: pw}\ndata: {password: cHc=}\n",
     );
-    let more = ["--related", secrets.to_str().unwrap(), "-o", "name"];
+    let more = ["--related", &secrets, "-o", "name"];
     let found = desk.render(&sample("mysql"), MYSQL, &more).expect(0);
     assert_contains(&found.out, "pod/db-0\n");
     assert!(
@@ -103,8 +93,8 @@ fn a_failure_of_the_plugin_is_reported_with_exit_code_1() {
          spec: {resources: {requests: {storage: 2Gi}}}\n",
     );
     let spec = MYSQL.replace(", rootPasswordSecret: {name: pw}", "");
-    let invalid = desk.render(&sample("mysql"), &spec, &["--children", larger.to_str().unwrap()]);
-    let invalid = invalid.expect(1);
+    let more = ["--children", &larger];
+    let invalid = desk.render(&sample("mysql"), &spec, &more).expect(1);
     assert_contains(&invalid.err, "InvalidSpec … spec.storage.size");
     assert_eq!(invalid.out, "");
 
@@ -131,16 +121,9 @@ fn a_cleanup_that_is_not_done_is_rendered_as_a_host_would_report_it() {
     let list: Value = serde_json::from_str(&answer.out).unwrap();
     assert_eq!(list["parents"][0]["cleanedUp"], false);
     let conditions = list["parents"][0]["status"]["conditions"].as_array().unwrap();
-    let all: Vec<_> = conditions.iter().map(|c| (&c["type"], &c["status"])).collect();
-    let expected = [("Ready", "False"), ("Backed", "True"), ("Reconciling", "True")];
-    assert_eq!(
-        all,
-        expected
-            .map(|(a, b)| (json!(a), json!(b)))
-            .iter()
-            .map(|(a, b)| (a, b))
-            .collect::<Vec<_>>()
-    );
+    let all: Vec<_> = conditions.iter().map(|c| [&c["type"], &c["status"]]).collect();
+    let expected = json!([["Ready", "False"], ["Backed", "True"], ["Reconciling", "True"]]);
+    assert_eq!(json!(all), expected);
 }
 
 #[test]
@@ -224,7 +207,7 @@ fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_confi
              ClusterPuppet}}\n  children: [{{apiVersion: v1, kind: ConfigMap}}, {{apiVersion: v1, kind: Secret}}, \
              {{apiVersion: v1, kind: PersistentVolumeClaim}}, {{apiVersion: operator-host.dev/v1alpha1, kind: External}}]\n  reads: [{{apiVersion: v1, kind: ConfigMap}}]\n  otherNamespaces: [{namespaces}]\n"
         );
-        desk.file("config.yaml", text).to_str().unwrap().to_owned()
+        desk.file("config.yaml", text)
     };
     let resource = "apiVersion: test.operator-host.dev/v1\nkind: ClusterPuppet\nmetadata: {name: cp}\nspec: {response: \
                     {children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: shop-1}}]}}\n";
@@ -234,14 +217,11 @@ fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_confi
         "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: clusterpuppets.test.operator-host.dev}\n\
          spec:\n  group: test.operator-host.dev\n  scope: Cluster\n  names: {kind: ClusterPuppet, plural: clusterpuppets}\n  versions: []\n",
     );
-    let definition = ["--related", definition.to_str().unwrap()];
     let plugin = sample("cluster-puppet");
-    let file = desk.file("sample.yaml", resource).to_str().unwrap().to_owned();
-    let free = desk.render(&plugin, resource, &definition).expect(0);
-    assert_contains(&free.out, "namespace: shop-1");
-    let check =
-        |more: &[&str]| host(&[&["check", &plugin, "--sample", &file][..], &definition, more].concat());
-    check(&[]).expect(0);
+    let free = ["--related", &definition];
+    let rendered = desk.render(&plugin, resource, &free).expect(0);
+    assert_contains(&rendered.out, "namespace: shop-1");
+    desk.check(&plugin, resource, &free).expect(0);
     for (namespaces, code) in [
         ("shop-1", 0),
         ("shop-*", 0),
@@ -249,15 +229,9 @@ fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_confi
         ("shop, shop-2", 1),
         ("", 1),
     ] {
-        let config = config(namespaces);
-        let rendered = desk
-            .render(
-                &plugin,
-                resource,
-                &[&definition[..], &["--config", &config]].concat(),
-            )
-            .expect(code);
-        let checked = check(&["--config", &config]).expect(code);
+        let more = ["--related", &definition, "--config", &config(namespaces)];
+        let rendered = desk.render(&plugin, resource, &more).expect(code);
+        let checked = desk.check(&plugin, resource, &more).expect(code);
         if code == 1 {
             let words = "the namespace \"shop-1\" is not allowed; list it under `otherNamespaces`";
             assert_contains(&rendered.err, words);
@@ -270,8 +244,7 @@ fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_confi
             checked.out
         );
     }
-    let echo = desk
-        .render(&sample("echo"), ECHO, &["--config", &config("")])
-        .expect(2);
+    let more = ["--config", &config("")];
+    let echo = desk.render(&sample("echo"), ECHO, &more).expect(2);
     assert_contains(&echo.err, "no controller in … Echo");
 }

@@ -7,23 +7,28 @@ use plugin_fixtures::{Fixture, Form, cases};
 use super::{Answer, Desk, host, host_with_cache, sample};
 use crate::samples::echo::CONTROLLER as ECHO_CONTROLLER;
 
-fn replay(plugin: &str, records: &Path) -> Answer {
-    host(&["replay", "--plugin", plugin, records.to_str().unwrap()])
+fn replay(plugin: &str, records: &str) -> Answer {
+    host(&["replay", "--plugin", plugin, records])
+}
+
+/// Replays the cases of a plugin, which all are the same, and returns their number.
+fn same(plugin: &str, cases: &Path) -> usize {
+    let count = std::fs::read_dir(cases).unwrap().count();
+    let arguments = ["replay", "--plugin", plugin, cases.to_str().unwrap()];
+    let answer = host_with_cache(&arguments).expect(0);
+    let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
+    assert!(answer.out.ends_with(&summary), "{plugin}: {}", answer.out);
+    count
 }
 
 /// They also hand out the same definition, which is looked at here because a plugin in Python takes long to compile.
 #[test]
 fn every_echo_answers_the_same_cases_alike() {
     let folder = root().join("plugins/echo/cases");
-    let count = std::fs::read_dir(&folder).unwrap().count();
-    assert!(count > 10);
     let crd = |name: &str| host_with_cache(&["crd", &sample(name)]).expect(0).out;
     let definition = crd("echo");
     for name in "echo echo-command echo-c echo-js echo-python echo-zig echo-assemblyscript".split(' ') {
-        let arguments = ["replay", "--plugin", &sample(name), folder.to_str().unwrap()];
-        let answer = host_with_cache(&arguments).expect(0);
-        let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
-        assert!(answer.out.ends_with(&summary), "{name}: {}", answer.out);
+        assert!(same(&sample(name), &folder) > 10);
         assert_eq!(definition, crd(name), "{name}");
     }
 }
@@ -31,16 +36,8 @@ fn every_echo_answers_the_same_cases_alike() {
 #[test]
 fn samples_answer_their_cases() {
     for (name, least) in [("webapp", 6), ("rabbitmq", 2)] {
-        let folder = root().join(format!("plugins/{name}/cases"));
-        let count = std::fs::read_dir(&folder).unwrap().count();
-        let arguments = ["replay", "--plugin", &sample(name), folder.to_str().unwrap()];
-        let answer = host_with_cache(&arguments).expect(0);
-        let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
-        assert!(
-            count >= least && answer.out.ends_with(&summary),
-            "{name}: {}",
-            answer.out
-        );
+        let cases = root().join(format!("plugins/{name}/cases"));
+        assert!(same(&sample(name), &cases) >= least, "{name}");
     }
 }
 
@@ -63,10 +60,7 @@ fn answered() -> Value {
 #[test]
 fn the_exit_code_shows_whether_an_answer_differs_and_the_difference_is_printed() {
     let desk = Desk::new();
-    let file = |name: &str, case: &str| {
-        let file = desk.file(name, Fixture::new(case).build(Form::Component));
-        file.to_str().unwrap().to_owned()
-    };
+    let file = |name: &str, case: &str| desk.file(name, Fixture::new(case).build(Form::Component));
     let plugin = file("answer.wasm", cases::ANSWER);
     let good = desk.file("good.json", record(&answered()));
     replay(&plugin, &good).expect(0);
@@ -106,16 +100,15 @@ fn the_exit_code_shows_whether_an_answer_differs_and_the_difference_is_printed()
         std::fs::remove_file(bad).unwrap();
     }
     replay("/nowhere.wasm", &good).expect(2);
-    replay(&plugin, Path::new("/nowhere")).expect(2);
+    replay(&plugin, "/nowhere").expect(2);
 }
 
 #[test]
 fn an_accepted_answer_replaces_the_recorded_one_and_nothing_else_in_the_file() {
     let desk = Desk::new();
     let plugin = desk.file("p.wasm", Fixture::new(cases::ANSWER).build(Form::Component));
-    let accept = |plugin: &str, record: &Path| {
-        host(&["replay", "--accept", "--plugin", plugin, record.to_str().unwrap()])
-    };
+    let accept =
+        |plugin: &str, record: &str| host(&["replay", "--accept", "--plugin", plugin, record]);
     // In an order and with spaces that only a person writes.
     let case = |output: &str| {
         format!(
@@ -126,8 +119,7 @@ fn an_accepted_answer_replaces_the_recorded_one_and_nothing_else_in_the_file() {
         )
     };
     let record = desk.file("case.json", case("{\"response\": {}}"));
-    let plugin = plugin.to_str().unwrap();
-    let answer = accept(plugin, &record).expect(0);
+    let answer = accept(&plugin, &record).expect(0);
     let words = "accepted    … +++ replayed … 1 calls replayed: 0 the same, 1 accepted, 0 different";
     assert_contains(&answer.out, words);
     let expected = serde_json::to_string_pretty(&answered())
@@ -135,25 +127,21 @@ fn an_accepted_answer_replaces_the_recorded_one_and_nothing_else_in_the_file() {
         .replace('\n', "\n  ");
     let written = std::fs::read_to_string(&record).unwrap();
     assert_eq!(written, case(&expected));
-    replay(plugin, &record).expect(0);
-    assert!(
-        accept(plugin, &record)
-            .expect(0)
-            .out
-            .contains("1 the same, 0 accepted, 0 different")
-    );
+    replay(&plugin, &record).expect(0);
+    let again = accept(&plugin, &record).expect(0);
+    assert_contains(&again.out, "1 the same, 0 accepted, 0 different");
 
     // A record of a host names the version that answered.
     let mut by_host: Value = serde_json::from_str(&record_of_a_host()).unwrap();
     let recorded = desk.file("host.json", by_host.to_string());
-    accept(plugin, &recorded).expect(0);
+    accept(&plugin, &recorded).expect(0);
     by_host = serde_json::from_str(&std::fs::read_to_string(&recorded).unwrap()).unwrap();
     assert_eq!(by_host["output"], answered());
     assert_eq!(by_host["plugin"]["name"], "fixture");
 
     // A failed call is no answer.
     let panics = desk.file("panic.wasm", Fixture::new(cases::PANIC).build(Form::Component));
-    let failed = accept(panics.to_str().unwrap(), &record).expect(1);
+    let failed = accept(&panics, &record).expect(1);
     assert_contains(&failed.out, "0 accepted, 1 different");
     assert_eq!(std::fs::read_to_string(&record).unwrap(), written);
 }
@@ -186,7 +174,7 @@ fn an_accepted_answer_is_the_same_in_the_next_replay_with_values_of_secrets_in_c
     });
     let file = desk.file("case.json", record.to_string());
     let puppet = sample("puppet");
-    host(&["replay", "--accept", "--plugin", &puppet, file.to_str().unwrap()]).expect(0);
+    host(&["replay", "--accept", "--plugin", &puppet, &file]).expect(0);
     replay(&puppet, &file).expect(0);
 }
 
@@ -228,26 +216,20 @@ async fn what_a_host_recorded_is_replayed_alike_and_holds_no_value_of_a_secret()
     assert!(running.stop().await.success());
 
     let files = records(&folder.join("puppet"));
-    let text: String = files
+    let texts: Vec<String> = files
         .iter()
         .map(|file| std::fs::read_to_string(file).unwrap())
         .collect();
+    let text = texts.concat();
     for value in ["correct horse", "Y29ycmVjdCBob3JzZQ", "1234\"", "MTIzNA=="] {
         assert!(!text.contains(value), "{value} was recorded:\n{text}");
     }
     assert_contains(&text, "mysql://root:masked-");
-    let calls: Vec<String> = files
-        .iter()
-        .map(|file| {
-            serde_json::from_str::<Value>(&std::fs::read_to_string(file).unwrap()).unwrap()["input"]["call"]
-                .to_string()
-        })
-        .collect();
-    assert!(
-        calls.contains(&"\"reconcile\"".to_owned()) && calls.contains(&"\"cleanup\"".to_owned()),
-        "{calls:?}"
-    );
-    let first: Value = serde_json::from_str(&std::fs::read_to_string(&files[0]).unwrap()).unwrap();
+    let all: Vec<Value> = texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+    for call in ["reconcile", "cleanup"] {
+        assert!(all.iter().any(|it| it["input"]["call"] == call), "{text}");
+    }
+    let first = &all[0];
     let digest = first["plugin"]["digest"].as_str().unwrap();
     assert!(digest.starts_with("sha256:") && digest.len() == 71, "{first}");
     {
@@ -256,7 +238,7 @@ async fn what_a_host_recorded_is_replayed_alike_and_holds_no_value_of_a_secret()
         assert_eq!((mode(&folder), mode(&files[0])), (0o700, 0o600));
     }
     for form in ["puppet", "puppet-command"] {
-        let answer = replay(&sample(form), &folder).expect(0);
+        let answer = replay(&sample(form), folder.to_str().unwrap()).expect(0);
         assert_contains(&answer.out, "0 different");
     }
 }
