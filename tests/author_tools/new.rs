@@ -6,27 +6,113 @@ use tempfile::TempDir;
 use super::{compiled, host};
 use crate::support::install;
 
-/// Returns a folder within the repository, where the SDK is found as for an author.
-pub fn desk() -> TempDir {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    tempfile::tempdir_in(target).unwrap()
+/// The project of a plugin, as `new` writes it.
+pub struct Project {
+    desk: TempDir,
+    name: String,
 }
 
-/// Generates a plugin.
-fn write(desk: &TempDir, name: &str, language: &str) {
-    write_kind(desk, name, language, "Greeter", "v1beta1");
-}
+impl Project {
+    /// Generates a plugin within the repository, where the SDK is found as for an author.
+    fn new(name: &str, language: &str) -> Self {
+        Self::of_kind(name, language, "Greeter", "v1beta1")
+    }
 
-/// Generates a plugin for a kind.
-pub fn write_kind(desk: &TempDir, name: &str, language: &str, kind: &str, version: &str) {
-    let folder = desk.path().join(name);
-    let arguments = format!("--lang {language} --kind {kind} --group example.org --version {version}");
-    let sdk = root().join("plugins/sdk").canonicalize().unwrap();
-    let mut all = vec!["new", folder.to_str().unwrap()];
-    all.extend(arguments.split(' '));
-    all.extend(["--sdk", sdk.to_str().unwrap()]);
-    let answer = host(&all).expect(0);
-    assert_contains(&answer.out, "make render");
+    /// Generates a plugin for a kind.
+    pub fn of_kind(name: &str, language: &str, kind: &str, version: &str) -> Self {
+        let desk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Self::within(desk, name, language, &format!("--kind {kind} --version {version}"))
+    }
+
+    /// Generates a plugin outside of the repository.
+    fn outside(name: &str, language: &str) -> Self {
+        let desk = tempfile::tempdir().unwrap();
+        Self::within(desk, name, language, "--kind Greeter --version v1beta1")
+    }
+
+    fn within(desk: TempDir, name: &str, language: &str, kind: &str) -> Self {
+        let name = name.to_owned();
+        let project = Self { desk, name };
+        let sdk = root().join("plugins/sdk").canonicalize().unwrap();
+        let mut new = program(&["new", "--lang", language, "--group", "example.org"]);
+        new.args(kind.split(' ')).arg("--sdk").arg(sdk);
+        assert_contains(&new.arg(project.folder()).prints(), "make render");
+        project
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.desk.path().join(&self.name)
+    }
+
+    /// Returns the path of a file in the folder.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder().join(name)
+    }
+
+    /// Returns the path of the plugin that it builds.
+    pub fn plugin(&self) -> PathBuf {
+        self.file(&format!("build/{}.wasm", self.name))
+    }
+
+    fn read(&self, file: &str) -> String {
+        std::fs::read_to_string(self.file(file)).unwrap()
+    }
+
+    /// Writes a file into a folder that need not exist.
+    pub fn put(&self, file: &str, content: impl AsRef<[u8]>) {
+        let file = self.file(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, content).unwrap();
+    }
+
+    /// Replaces a text in a file.
+    fn edit(&self, file: &str, from: &str, to: &str) {
+        let text = self.read(file);
+        assert!(text.contains(from), "{from:?} is not in {file}");
+        self.put(file, text.replace(from, to));
+    }
+
+    /// Returns `make` of a target, as on an author's machine.
+    fn make_command(&self, target: &str) -> Command {
+        let mut command = Command::new("make");
+        command
+            .arg(target)
+            .current_dir(self.folder())
+            .env("OPERATOR_HOST", env!("CARGO_BIN_EXE_operator-host"))
+            .env("CARGO_TARGET_DIR", dependencies())
+            .env("OPERATOR_HOST_CACHE_DIR", compiled())
+            .env_remove("OPERATOR_HOST_LOG")
+            .env_remove("MAKEFLAGS")
+            // Where it is set, the tests of a plugin change no file.
+            .env_remove("CI");
+        command
+    }
+
+    /// Makes a target, which succeeds, and returns all that it printed.
+    fn make(&self, target: &str) -> String {
+        let (is_success, printed) = run(&mut self.make_command(target));
+        assert!(is_success, "make {target} in {}:\n{printed}", self.name);
+        printed
+    }
+
+    /// Builds the plugin, and returns its path.
+    pub fn build(&self) -> PathBuf {
+        self.make(&format!("build/{}.wasm", self.name));
+        self.plugin()
+    }
+
+    /// Does not succeed in that, and returns all that is printed.
+    fn fails_to_build(&self) -> String {
+        fails_to(&mut self.make_command(&format!("build/{}.wasm", self.name)))
+    }
+
+    fn passes(&self) {
+        let printed = self.make("test");
+        assert_contains(&printed, "3 calls replayed: 3 the same, 0 different");
+        assert!(!printed.contains("fail  "), "{printed}");
+        let rendered = self.make("render");
+        assert_contains(&rendered, "kind: Deployment … readyReplicas: 0");
+    }
 }
 
 /// Returns the folder with the compiled dependencies of the samples, which are used again.
@@ -34,41 +120,10 @@ fn dependencies() -> PathBuf {
     root().join("plugins/target").canonicalize().unwrap()
 }
 
-/// Returns `make` of a target in its folder, as on an author's machine.
-pub fn make_command(desk: &TempDir, name: &str, target: &str) -> Command {
-    let mut command = Command::new("make");
-    command
-        .arg(target)
-        .current_dir(desk.path().join(name))
-        .env("OPERATOR_HOST", env!("CARGO_BIN_EXE_operator-host"))
-        .env("CARGO_TARGET_DIR", dependencies())
-        .env("OPERATOR_HOST_CACHE_DIR", compiled())
-        .env_remove("OPERATOR_HOST_LOG")
-        .env_remove("MAKEFLAGS")
-        // Where it is set, the tests of a plugin change no file.
-        .env_remove("CI");
-    command
-}
-
-/// Runs it and returns whether it succeeded, with all that it printed.
-pub fn run(command: &mut Command) -> (bool, String) {
+/// Runs a command and returns whether it succeeded, with all that it printed.
+fn run(command: &mut Command) -> (bool, String) {
     let answer = command.call();
     (answer.code == Some(0), answer.all())
-}
-
-/// Runs a target of its Makefile, which succeeds, and returns its output.
-fn make(desk: &TempDir, name: &str, target: &str) -> String {
-    let (is_success, printed) = run(&mut make_command(desk, name, target));
-    assert!(is_success, "make {target} in {name}:\n{printed}");
-    printed
-}
-
-/// Replaces a text in a file.
-fn edit(desk: &TempDir, file: &str, from: &str, to: &str) {
-    let file = desk.path().join(file);
-    let text = std::fs::read_to_string(&file).unwrap();
-    assert!(text.contains(from), "{from:?} is not in {}", file.display());
-    std::fs::write(&file, text.replace(from, to)).unwrap();
 }
 
 /// Runs a command that fails, and returns its output.
@@ -78,42 +133,20 @@ fn fails_to(command: &mut Command) -> String {
     printed
 }
 
-/// Copies a file into a folder that need not exist.
-pub fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-    std::fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
-}
-
-fn tested(name: &str, language: &str) -> TempDir {
-    let desk = desk();
-    write(&desk, name, language);
-    passes(&desk, name);
-    desk
-}
-
-fn passes(desk: &TempDir, name: &str) {
-    let printed = make(desk, name, "test");
-    assert_contains(&printed, "3 calls replayed: 3 the same, 0 different");
-    assert!(!printed.contains("fail  "), "{printed}");
-    let rendered = make(desk, name, "render");
-    assert_contains(&rendered, "kind: Deployment … readyReplicas: 0");
-}
-
 #[tokio::test]
 async fn a_plugin_in_rust_passes_its_tests_and_runs_in_a_cluster() {
-    let desk = tested("greeter-rust", "rust");
-    let folder = desk.path().join("greeter-rust");
+    let project = Project::new("greeter-rust", "rust");
+    project.passes();
     let scenario = Scenario::new("new-rust").await;
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
-    install(&scenario.client, scenario.folder.path(), &read("crd.json")).await;
-    let config = folder.join("config.yaml");
-    let _host = scenario.start_with(&config, &[]);
+    let definition = project.read("crd.json");
+    install(&scenario.client, scenario.folder.path(), &definition).await;
+    let _host = scenario.start_with(&project.file("config.yaml"), &[]);
     let resource = "example.org/v1beta1/Greeter";
-    let sample = read("sample.yaml").replace(
-        "namespace: default",
-        &format!("namespace: {}", scenario.namespace),
-    );
-    scenario.apply(&sample).await;
+    let namespace = format!("namespace: {}", scenario.namespace);
+    let sample = project.read("sample.yaml");
+    scenario
+        .apply(&sample.replace("namespace: default", &namespace))
+        .await;
     scenario
         .until_condition(resource, "my-greeter", "Ready=True ReplicasReady")
         .await;
@@ -122,68 +155,60 @@ async fn a_plugin_in_rust_passes_its_tests_and_runs_in_a_cluster() {
 /// Regression: the lock file was that of the samples, which cargo had to change first.
 #[test]
 fn a_plugin_in_rust_comes_with_the_lock_file_that_cargo_would_write() {
-    let desk = desk();
-    write(&desk, "locked", "rust");
+    let project = Project::new("locked", "rust");
     let mut command = Command::new("cargo");
     command.args(["tree", "--locked", "--target", "wasm32-wasip1"]);
-    command.current_dir(desk.path().join("locked")).prints();
+    command.current_dir(project.folder()).prints();
 }
 
 /// Regression: a test failed once, to update the definition, and the plugin had to be built once more.
 #[test]
 fn make_follows_the_types_of_a_plugin_in_rust() {
-    let desk = desk();
-    write(&desk, "types", "rust");
-    edit(&desk, "types/src/lib.rs", "range(max = 100)", "range(max = 7)");
-    make(&desk, "types", "test");
-    let plugin = desk.path().join("types/build/types.wasm");
-    let answer = host(&["crd", plugin.to_str().unwrap()]).expect(0);
-    assert_contains(&answer.out, "maximum: 7");
+    let project = Project::new("types", "rust");
+    project.edit("src/lib.rs", "range(max = 100)", "range(max = 7)");
+    project.make("test");
+    let printed = program(&["crd"]).arg(project.plugin()).prints();
+    assert_contains(&printed, "maximum: 7");
 }
 
 /// Regression: the test before this one passed on a desk only, as continuous integration sets `CI`.
 #[test]
 fn with_ci_set_make_changes_no_definition_and_names_the_one_that_is_out_of_date() {
-    let desk = desk();
-    write(&desk, "stale", "rust");
-    edit(&desk, "stale/crd.json", "\"maximum\": 100", "\"maximum\": 101");
-    let definition = desk.path().join("stale/crd.json");
-    let stale = std::fs::read_to_string(&definition).unwrap();
+    let project = Project::new("stale", "rust");
+    project.edit("crd.json", "\"maximum\": 100", "\"maximum\": 101");
+    let stale = project.read("crd.json");
     // Make looks at times, and the sources are to be newer.
-    let sources = desk.path().join("stale/src/lib.rs");
     Command::new("touch")
         .args(["--date", "1 second"])
-        .arg(sources)
+        .arg(project.file("src/lib.rs"))
         .prints();
-    let printed = fails_to(make_command(&desk, "stale", "crd.json").env("CI", "true"));
+    let printed = fails_to(project.make_command("crd.json").env("CI", "true"));
     assert_contains(&printed, "crd.json does not match the plugin's types");
-    assert_eq!(std::fs::read_to_string(&definition).unwrap(), stale);
+    assert_eq!(project.read("crd.json"), stale);
 }
 
 /// Regression: it replaced a plugin of the same name in the checkout.
 #[test]
 fn a_plugin_outside_of_the_checkout_is_built_in_its_own_folder() {
-    let desk = tempfile::tempdir().unwrap();
-    write(&desk, "outside", "rust");
-    make(&desk, "outside", "build/outside.wasm");
-    assert!(desk.path().join("outside/target/plugins/outside.wasm").is_file());
+    let project = Project::outside("outside", "rust");
+    project.build();
+    assert!(project.file("target/plugins/outside.wasm").is_file());
     assert!(!root().join("plugins/target/plugins/outside.wasm").exists());
 }
 
 #[test]
 fn a_plugin_in_go_passes_its_tests() {
-    tested("greeter-go", "go");
+    Project::new("greeter-go", "go").passes();
 }
 
 /// Regression: Debian's Go said `unsupported GOOS/GOARCH pair wasip1/wasm`.
 #[test]
 fn an_old_go_is_named_before_anything_is_built() {
-    let desk = tempfile::tempdir().unwrap();
-    write(&desk, "old-go", "go");
-    put(&desk, "old-go", "go", "#!/bin/sh\necho linux/amd64\n");
-    let go = desk.path().join("old-go/go");
+    let project = Project::outside("old-go", "go");
+    project.put("go", "#!/bin/sh\necho linux/amd64\n");
+    let go = project.file("go");
     Command::new("chmod").arg("+x").arg(&go).prints();
-    let printed = fails_to(make_command(&desk, "old-go", "build/old-go.wasm").env("GO", go));
+    let printed = fails_to(project.make_command("build/old-go.wasm").env("GO", go));
     assert_contains(
         &printed,
         "does not compile to WebAssembly … install Go 1.21 or later",
@@ -192,20 +217,17 @@ fn an_old_go_is_named_before_anything_is_built() {
 
 #[test]
 fn a_plugin_in_c_passes_its_tests() {
-    tested("greeter-c", "c");
+    Project::new("greeter-c", "c").passes();
 }
 
 /// Tests a plugin that fails for one image, and returns what `make render` then prints.
 fn fails(name: &str, language: &str, file: &str, place: &str, failure: &str) -> String {
-    let desk = desk();
-    write(&desk, name, language);
-    let file = desk.path().join(name).join(file);
-    let code = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(code.matches(place).count(), 1, "{place:?}");
-    std::fs::write(&file, code.replace(place, &format!("{failure}\n{place}"))).unwrap();
-    passes(&desk, name);
-    edit(&desk, &format!("{name}/sample.yaml"), "nginx:1.27", "broken");
-    fails_to(&mut make_command(&desk, name, "render"))
+    let project = Project::new(name, language);
+    assert_eq!(project.read(file).matches(place).count(), 1, "{place:?}");
+    project.edit(file, place, &format!("{failure}\n{place}"));
+    project.passes();
+    project.edit("sample.yaml", "nginx:1.27", "broken");
+    fails_to(&mut project.make_command("render"))
 }
 
 #[test]
@@ -223,60 +245,50 @@ fn a_plugin_in_typescript_passes_its_tests_and_says_where_it_failed() {
     assert_contains(&printed, "at reconcile (/plugin.ts:14:");
 }
 
-/// Writes a file into the folder of a plugin.
-fn put(desk: &TempDir, name: &str, file: &str, text: &str) {
-    let file = desk.path().join(name).join(file);
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(file, text).unwrap();
-}
-
 #[test]
 fn a_plugin_in_typescript_has_modules_in_folders_and_json() {
-    let desk = desk();
-    write(&desk, "parts-ts", "ts");
-    let file = desk.path().join("parts-ts/plugin.ts");
-    let code = std::fs::read_to_string(&file).unwrap();
+    let project = Project::new("parts-ts", "ts");
+    project.edit(
+        "plugin.ts",
+        "\"app.kubernetes.io/name\": name",
+        "[label]: name",
+    );
     let import = r#"import { label } from "./parts/deep/label.js";"#;
-    let code = code.replace("\"app.kubernetes.io/name\": name", "[label]: name");
-    put(&desk, "parts-ts", "plugin.ts", &format!("{import}\n{code}"));
+    let code = project.read("plugin.ts");
+    project.put("plugin.ts", format!("{import}\n{code}"));
     let label = r#"import names from "../names.json" with { type: "json" };
         export const label: string = names.label;"#;
-    put(&desk, "parts-ts", "parts/deep/label.ts", label);
+    project.put("parts/deep/label.ts", label);
     let text = r#"{ "label": "app.kubernetes.io/name" }"#;
-    put(&desk, "parts-ts", "parts/names.json", text);
-    passes(&desk, "parts-ts");
+    project.put("parts/names.json", text);
+    project.passes();
     // A change of any of them builds it again.
-    let text = r#"{ "label": "example.org/name" }"#;
-    put(&desk, "parts-ts", "parts/names.json", text);
-    let rendered = make(&desk, "parts-ts", "render");
-    assert_contains(&rendered, "example.org/name: my-greeter");
+    project.put("parts/names.json", r#"{ "label": "example.org/name" }"#);
+    assert_contains(&project.make("render"), "example.org/name: my-greeter");
     // An error names the file and the line.
     let text = "export const label = 1;\nenum Size { Small }\n";
-    put(&desk, "parts-ts", "parts/deep/label.ts", text);
-    let (_, printed) = run(&mut make_command(&desk, "parts-ts", "build/parts-ts.wasm"));
+    project.put("parts/deep/label.ts", text);
+    let printed = project.fails_to_build();
     assert_contains(&printed, "parts/deep/label.ts:2: TypeScript enum");
 }
 
 #[test]
 fn make_test_checks_the_types_of_a_plugin_in_typescript_if_it_can_and_runs_its_tests() {
-    let desk = desk();
-    write(&desk, "checked-ts", "ts");
-    let printed = make(&desk, "checked-ts", "test");
-    assert_contains(&printed, "pass 2");
+    let project = Project::new("checked-ts", "ts");
+    assert_contains(&project.make("test"), "pass 2");
     let text = "console.log('not a string'); process.exit(2);";
-    put(&desk, "checked-ts", "node_modules/.bin/tsc", text);
-    let (is_success, printed) = run(&mut make_command(&desk, "checked-ts", "test"));
-    assert!(!is_success && printed.contains("not a string"), "{printed}");
+    project.put("node_modules/.bin/tsc", text);
+    let printed = fails_to(&mut project.make_command("test"));
+    assert_contains(&printed, "not a string");
 }
 
 /// Regression: the first thing that an old Node.js does not have was named, after the tests had run.
 #[test]
 fn an_old_node_is_named_before_anything_runs() {
-    let desk = desk();
-    write(&desk, "old-js", "js");
+    let project = Project::new("old-js", "js");
     let old = "data:text/javascript,import%20m%20from%20'node:module';m.registerHooks=undefined;m.syncBuiltinESMExports();";
-    let printed =
-        fails_to(make_command(&desk, "old-js", "test").env("NODE_OPTIONS", format!("--import={old}")));
+    let options = format!("--import={old}");
+    let printed = fails_to(project.make_command("test").env("NODE_OPTIONS", options));
     let words = "build.mjs: needs Node.js 22.15 or later, and ";
     // Within another make, it says which folder it is in.
     let first = printed.lines().find(|line| !line.starts_with("make"));
@@ -294,8 +306,7 @@ fn a_plugin_in_python_passes_its_tests_and_says_where_it_failed() {
 /// The tools of this machine need not have pytest, so another module takes its place, as far as a project uses it.
 #[test]
 fn make_test_runs_the_unit_tests_of_a_plugin_in_python_if_there_is_pytest() {
-    let desk = desk();
-    write(&desk, "units-python", "python");
+    let project = Project::new("units-python", "python");
     let pytest = r#"import contextlib, importlib.util, sys
 def fixture(function): return function
 @contextlib.contextmanager
@@ -312,36 +323,38 @@ if __name__ == "__main__":
     for test in tests: test(conftest.host())
     print(len(tests), "passed")
 "#;
-    put(&desk, "units-python", "elsewhere/pytest.py", pytest);
-    let elsewhere = desk.path().join("units-python/elsewhere");
-    let unit = |desk: &TempDir| run(make_command(desk, "units-python", "unit").env("PYTHONPATH", &elsewhere));
-    let (is_success, printed) = unit(&desk);
+    project.put("elsewhere/pytest.py", pytest);
+    let elsewhere = project.file("elsewhere");
+    let unit = || run(project.make_command("unit").env("PYTHONPATH", &elsewhere));
+    let (is_success, printed) = unit();
     assert!(is_success && printed.contains("2 passed"), "{printed}");
-    let optional = "image: str = \"busybox\"";
-    edit(&desk, "units-python/plugin.py", "image: str", optional);
-    let (is_success, printed) = unit(&desk);
+    project.edit("plugin.py", "image: str", "image: str = \"busybox\"");
+    let (is_success, printed) = unit();
     assert!(!is_success && printed.contains("nothing was raised"), "{printed}");
 }
 
 #[test]
 fn the_build_of_a_plugin_in_python_names_what_is_missing() {
-    let desk = desk();
-    write(&desk, "missing-python", "python");
-    let file = desk.path().join("missing-python/plugin.py");
-    let code = std::fs::read_to_string(&file).unwrap();
+    let project = Project::new("missing-python", "python");
+    let code = project.read("plugin.py");
     let define = "def reconcile(request: Request) -> Response:\n";
-    let build = |code: &str| {
-        std::fs::write(&file, code).unwrap();
-        let target = "build/missing-python.wasm";
-        run(&mut make_command(&desk, "missing-python", target)).1
-    };
-    let printed = build(&format!("import nowhere\n{code}"));
-    assert_contains(&printed, "ModuleNotFoundError: No module named 'nowhere'");
-    let printed = build(&code.replace(define, &format!("{define}    import nowhere\n")));
-    assert_contains(&printed, "plugin.py, line 18: No module named 'nowhere'");
-    let printed = build(&code.replace("image: str", "image: set[str]"));
-    let words = "spec.image: a field of a spec cannot be of the type set[str]";
-    assert_contains(&printed, words);
+    for (code, words) in [
+        (
+            format!("import nowhere\n{code}"),
+            "ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        (
+            code.replace(define, &format!("{define}    import nowhere\n")),
+            "plugin.py, line 18: No module named 'nowhere'",
+        ),
+        (
+            code.replace("image: str", "image: set[str]"),
+            "spec.image: a field of a spec cannot be of the type set[str]",
+        ),
+    ] {
+        project.put("plugin.py", code);
+        assert_contains(&project.fails_to_build(), words);
+    }
 }
 
 #[test]
@@ -366,9 +379,8 @@ const GREETER: &str = "--lang go --kind Greeter --group example.com";
 
 #[test]
 fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
-    let desk = desk();
-    let there = desk.path().to_str().unwrap().to_owned();
-    let folder = |name: &str| format!("{there}/{name}");
+    let desk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = |name: &str| format!("{}/{name}", desk.path().display());
     let new = |name: &str, more: &str| {
         let folder = folder(name);
         let mut arguments = vec!["new", &*folder];
@@ -406,18 +418,14 @@ fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
 
 #[test]
 fn a_type_without_a_structural_schema_is_named_by_check() {
-    let desk = desk();
-    write(&desk, "broken-c", "c");
-    let file = desk.path().join("broken-c/crd.json");
-    let mut crd: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let project = Project::new("broken-c", "c");
+    let mut crd: Value = serde_json::from_str(&project.read("crd.json")).unwrap();
     // As the SDK generates it from such types.
     let spec = root().join("plugins/sdk/tests/schemas/unstructural.json");
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] =
         serde_json::from_slice(&std::fs::read(spec).unwrap()).unwrap();
-    std::fs::write(&file, serde_json::to_string_pretty(&crd).unwrap()).unwrap();
-    make(&desk, "broken-c", "build/broken-c.wasm");
-    let plugin = desk.path().join("broken-c/build/broken-c.wasm");
-    let answer = host(&["check", plugin.to_str().unwrap()]).expect(1);
+    project.put("crd.json", serde_json::to_string_pretty(&crd).unwrap());
+    let answer = program(&["check"]).arg(project.build()).call().expect(1);
     let words = "fail  crd … properties.tree.properties.branches.items: `$ref` to \"#/$defs/Tree\"";
     assert_contains(&answer.out, words);
 }
@@ -513,28 +521,23 @@ fn reconcile(request: &Request<Spec, Status>) -> Result<Response<Status>, Failur
 /// from the other version.
 #[test]
 fn a_spec_with_types_of_kubernetes_builds_is_small_and_comes_back_from_conversion() {
-    let desk = desk();
-    write(&desk, "pods", "rust");
-    let folder = desk.path().join("pods");
-    std::fs::write(folder.join("src/lib.rs"), PODS).unwrap();
-    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let project = Project::new("pods", "rust");
+    project.put("src/lib.rs", PODS);
     let types =
         "[dependencies]\nk8s-openapi = { version = \"0.29\", features = [\"latest\", \"schemars\"] }\n";
-    let manifest = manifest.replacen("[dependencies]\n", types, 1);
-    std::fs::write(folder.join("Cargo.toml"), manifest).unwrap();
-    make(&desk, "pods", "build/pods.wasm");
-    let definition = std::fs::read_to_string(folder.join("crd.json")).unwrap();
-    let definition: Value = serde_json::from_str(&definition).unwrap();
+    let manifest = project.read("Cargo.toml");
+    project.put("Cargo.toml", manifest.replacen("[dependencies]\n", types, 1));
+    let plugin = project.build();
+    let definition: Value = serde_json::from_str(&project.read("crd.json")).unwrap();
     let size = definition.to_string().len();
     assert!(size < 150_000, "{size}");
     // With generated resources.
     let mut tests = Command::new("cargo");
     tests
         .args(["test", "every_version_comes_back"])
-        .current_dir(&folder);
+        .current_dir(project.folder());
     let (is_success, printed) = run(tests.env("CARGO_TARGET_DIR", dependencies()));
     assert!(is_success, "{printed}");
-    let sample = folder.join("sample.yaml");
     let resources = "resources: {limits: {cpu: 1, memory: 1Gi}}";
     let template = |name: &str| {
         format!(
@@ -545,9 +548,8 @@ fn a_spec_with_types_of_kubernetes_builds_is_small_and_comes_back_from_conversio
     let text = format!(
         "apiVersion: example.org/v1beta1\nkind: Greeter\nmetadata: {{name: g}}\nspec: {{job: {{spec: {{template: {job}}}}}, template: {pods}}}\n"
     );
-    std::fs::write(&sample, text).unwrap();
-    let plugin = folder.join("build/pods.wasm");
-    let [plugin, sample] = [&plugin, &sample].map(|file| file.to_str().unwrap());
-    let answer = host(&["check", plugin, "--sample", sample]).expect(0);
-    assert_contains(&answer.out, "nothing is lost between … g: 1, all of them allowed");
+    project.put("sample.yaml", text);
+    let mut check = program(&["check"]);
+    check.arg(plugin).arg("--sample").arg(project.file("sample.yaml"));
+    assert_contains(&check.prints(), "nothing is lost between … g: 1, all of them allowed");
 }

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Map;
-use tempfile::TempDir;
-
-use super::new::{copy, desk, make_command, run, write_kind};
+use super::new::Project;
+use super::replay::same;
 
 /// An input: the resource, and what the answer in each language contains.
 #[derive(Deserialize)]
@@ -34,18 +33,13 @@ fn odd() -> PathBuf {
 }
 
 /// Builds the plugin of a language, and renders each case. The sources have other names in the folder of the plugin.
-fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) -> TempDir {
-    let desk = desk();
-    let name = format!("odd-{language}");
-    write_kind(&desk, &name, language, "Odd", "v1");
-    let folder = desk.path().join(&name);
+fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) -> Project {
+    let project = Project::of_kind(&format!("odd-{language}"), language, "Odd", "v1");
     // The definition last: where it is made of the sources, it is newer.
     for (source, name) in sources.iter().chain(&[("crd.json", "crd.json")]) {
-        copy(&odd().join(source), &folder.join(name));
+        project.put(name, std::fs::read(odd().join(source)).unwrap());
     }
-    let (is_built, printed) = run(&mut make_command(&desk, &name, &format!("build/{name}.wasm")));
-    assert!(is_built, "{printed}");
-    let plugin = folder.join(format!("build/{name}.wasm"));
+    let plugin = project.build();
     let checked = super::host_with_cache(&["check", plugin.to_str().unwrap()]).expect(0);
     // The interpreter takes more.
     let needs_memory = checked.out.contains("the default memory of 512 MiB");
@@ -64,7 +58,7 @@ fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) -> Te
             );
             continue;
         };
-        let said = rendered(&folder, &name, case);
+        let said = rendered(&project, case);
         let quoted = format!("{:?}", case.case.as_deref().unwrap_or_default());
         let line = source
             .lines()
@@ -89,27 +83,16 @@ fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) -> Te
         cases.len(),
         wrong.join("\n")
     );
-    desk
+    project
 }
 
 /// Replays calls that need the whole contract: several versions, defaults, failures with a status.
-fn whole_contract(desk: &TempDir, name: &str) {
-    let plugin = desk.path().join(name).join(format!("build/{name}.wasm"));
-    let calls = odd().join("calls");
-    let arguments = [
-        "replay",
-        "--plugin",
-        plugin.to_str().unwrap(),
-        calls.to_str().unwrap(),
-    ];
-    let answer = super::host_with_cache(&arguments).expect(0);
-    let count = std::fs::read_dir(&calls).unwrap().count();
-    let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
-    assert!(answer.out.ends_with(&summary), "{}", answer.out);
+fn whole_contract(project: &Project) {
+    same(project.plugin().to_str().unwrap(), &odd().join("calls"));
 }
 
 /// Returns all that `render` prints.
-fn rendered(folder: &Path, name: &str, case: &Case) -> String {
+fn rendered(project: &Project, case: &Case) -> String {
     let mut spec = case.spec.clone();
     if let Some(case) = &case.case {
         spec.insert("case".into(), json!(case));
@@ -124,9 +107,8 @@ fn rendered(folder: &Path, name: &str, case: &Case) -> String {
         resource["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         resource["metadata"]["finalizers"] = json!(["operator-host.dev/odd"]);
     }
-    let file = folder.join("odd.json");
-    std::fs::write(&file, resource.to_string()).unwrap();
-    let plugin = folder.join(format!("build/{name}.wasm"));
+    project.put("odd.json", resource.to_string());
+    let (plugin, file) = (project.plugin(), project.file("odd.json"));
     let (plugin, file) = (plugin.to_str().unwrap(), file.to_str().unwrap());
     super::host_with_cache(&["render", "--plugin", plugin, "-f", file]).all()
 }
@@ -138,8 +120,10 @@ fn in_rust() {
 
 #[test]
 fn in_go() {
-    let desk = every_case_says_what_is_wrong("go", &[("main.go.txt", "main.go")]);
-    whole_contract(&desk, "odd-go");
+    whole_contract(&every_case_says_what_is_wrong(
+        "go",
+        &[("main.go.txt", "main.go")],
+    ));
 }
 
 #[test]
@@ -148,8 +132,7 @@ fn in_javascript() {
         ("plugin.js", "plugin.js"),
         ("lib/dependency.js", "lib/dependency.js"),
     ];
-    let desk = every_case_says_what_is_wrong("js", &sources);
-    whole_contract(&desk, "odd-js");
+    whole_contract(&every_case_says_what_is_wrong("js", &sources));
 }
 
 #[test]
@@ -158,8 +141,7 @@ fn in_python() {
         ("plugin.py", "plugin.py"),
         ("parts/dependency.py", "parts/dependency.py"),
     ];
-    let desk = every_case_says_what_is_wrong("python", &sources);
-    whole_contract(&desk, "odd-python");
+    whole_contract(&every_case_says_what_is_wrong("python", &sources));
 }
 
 #[test]

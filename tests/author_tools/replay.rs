@@ -12,7 +12,7 @@ fn replay(plugin: &str, records: &str) -> Answer {
 }
 
 /// Replays the cases of a plugin, which all are the same, and returns their number.
-fn same(plugin: &str, cases: &Path) -> usize {
+pub fn same(plugin: &str, cases: &Path) -> usize {
     let count = std::fs::read_dir(cases).unwrap().count();
     let arguments = ["replay", "--plugin", plugin, cases.to_str().unwrap()];
     let answer = host_with_cache(&arguments).expect(0);

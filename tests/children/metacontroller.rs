@@ -1,9 +1,8 @@
 //! Examples of Metacontroller, moved: their kinds and resources stay, and their hooks are plugins in JavaScript.
 
-use crate::author_tools::new::{copy, desk, make_command, run, write_kind};
+use crate::author_tools::new::Project;
 use crate::support::{install, prelude::*};
 use control_plane::manifests;
-use tempfile::TempDir;
 
 use super::turns::{POD, set_ready, until_values};
 
@@ -12,8 +11,8 @@ const CAT_SET: &str = "ctl.enisoc.com/v1/CatSet";
 const LIST: &str = "examples.metacontroller.io/v1alpha1/ConfigMapList";
 
 /// What lives as long as a test: the control plane, of its own since the kinds of the examples would show up in other tests, and the
-/// folder of the plugin.
-type Kept = (ControlPlane, TempDir);
+/// plugin.
+type Kept = (ControlPlane, Project);
 
 /// Builds the plugin of an example for a kind as an author does, installs the definitions, and starts a controller with it;
 /// `more` are the other lines of its configuration.
@@ -26,15 +25,11 @@ async fn moved(example: &str, kind: &str, more: &str) -> (Scenario, Host, Kept) 
     };
     let all = manifests::read(&definitions).unwrap();
     let definition = serde_json::to_string(all.iter().find(is_its).unwrap()).unwrap();
-    let desk = desk();
-    write_kind(&desk, &name, "js", "Moved", "v1");
-    copy(
-        &folder.join(format!("{example}.js")),
-        &desk.path().join(format!("{name}/plugin.js")),
-    );
-    std::fs::write(desk.path().join(format!("{name}/crd.json")), definition).unwrap();
-    let (is_built, printed) = run(&mut make_command(&desk, &name, &format!("build/{name}.wasm")));
-    assert!(is_built, "{printed}");
+    let project = Project::of_kind(&name, "js", "Moved", "v1");
+    let hooks = std::fs::read(folder.join(format!("{example}.js"))).unwrap();
+    project.put("plugin.js", hooks);
+    project.put("crd.json", definition);
+    project.build();
 
     let cluster = own_cluster(Options::default().with_audit()).await;
     let scenario = Scenario::within(&cluster, &name).await;
@@ -44,9 +39,9 @@ async fn moved(example: &str, kind: &str, more: &str) -> (Scenario, Host, Kept) 
     let controller = format!(
         "- name: {name}\n  parent: {{apiVersion: {version}, kind: {kind}}}\n  plugin: {name}.wasm\n  backoff: {{initial: 50ms, max: 500ms}}\n{more}"
     );
-    let config = scenario.config_in(&desk.path().join(format!("{name}/build")), &controller);
+    let config = scenario.config_in(&project.file("build"), &controller);
     let host = scenario.start_with(&config, &[]);
-    (scenario, host, (cluster, desk))
+    (scenario, host, (cluster, project))
 }
 
 /// Its claim has no class, so nothing binds it, and the stand-in for nodes leaves the Pods alone.

@@ -1,7 +1,7 @@
 //! The examples of Metacontroller's DecoratorController, moved: their hooks are plugins in JavaScript.
 
 use super::*;
-use crate::author_tools::new::{copy, desk, make_command, run, write_kind};
+use crate::author_tools::new::Project;
 
 const CLUSTER_ROLE: &str = "rbac.authorization.k8s.io/v1/ClusterRole";
 const ROLE_BINDING: &str = "rbac.authorization.k8s.io/v1/RoleBinding";
@@ -10,22 +10,18 @@ const POD: &str = "v1/Pod";
 
 #[tokio::test]
 async fn the_decorators_of_metacontroller_do_here_what_they_did_there() {
-    let desk = desk();
-    let plugins = desk.path().join("plugins");
-    std::fs::create_dir(&plugins).unwrap();
+    let plugins = tempfile::tempdir().unwrap();
     for name in [
         "clusteredparent",
         "crd-roles",
         "service-per-pod",
         "pod-name-label",
     ] {
-        write_kind(&desk, name, "js", "Moved", "v1");
+        let project = Project::of_kind(name, "js", "Moved", "v1");
         let source = root().join(format!("tests/fixtures/metacontroller/{name}.js"));
-        copy(&source, &desk.path().join(format!("{name}/plugin.js")));
-        let (is_built, printed) = run(&mut make_command(&desk, name, &format!("build/{name}.wasm")));
-        assert!(is_built, "{printed}");
-        let built = desk.path().join(format!("{name}/build/{name}.wasm"));
-        copy(&built, &plugins.join(format!("{name}.wasm")));
+        project.put("plugin.js", std::fs::read(source).unwrap());
+        let plugin = plugins.path().join(format!("{name}.wasm"));
+        std::fs::copy(project.build(), plugin).unwrap();
     }
     let cluster = own_cluster(Options::default()).await;
     let scenario = Scenario::within(&cluster, "moved").await;
@@ -33,7 +29,7 @@ async fn the_decorators_of_metacontroller_do_here_what_they_did_there() {
     let config = format!(
         "plugins: {}\nceilings: [{{files: true, decorates: {all}, children: {all}, otherNamespaces: [moved], fields: [metadata.labels]}}]\n\
          controllers: []\n",
-        plugins.display()
+        plugins.path().display()
     );
     let host = scenario.start_with(&scenario.file("config.yaml", config), &[]);
     let kind = |api_version: &str, kind: &str| json!({"apiVersion": api_version, "kind": kind});
