@@ -2,9 +2,8 @@
 
 use crate::support::prelude::*;
 use control_plane::{Component, Output};
+use kube::{Client, Config};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 
 /// The keys that WebDriver has a code for.
 pub const TAB: &str = "\u{e004}";
@@ -12,7 +11,7 @@ pub const ENTER: &str = "\u{e007}";
 
 /// A browser with one window, which ends when this is dropped.
 pub struct Browser {
-    port: u16,
+    client: Client,
     session: String,
     driver: Component,
     /// The browser, which does not end with its driver.
@@ -52,9 +51,8 @@ impl Browser {
             let digits = port.map(|port| port.chars().take_while(char::is_ascii_digit).collect::<String>());
             digits.ok_or(text)
         })
-        .await
-        .parse()
-        .unwrap();
+        .await;
+        let address = format!("http://127.0.0.1:{port}").parse().unwrap();
         let profile = folder.join("browser");
         // The sandbox of the browser needs rights that a container may lack. The pages are ours.
         let arguments = [
@@ -71,12 +69,12 @@ impl Browser {
             "goog:loggingPrefs": { "browser": "ALL" },
         } } });
         let mut browser = Self {
-            port,
+            client: Client::try_from(Config::new(address)).expect("a client"),
             session: String::new(),
             driver,
             process: None,
         };
-        let answer = browser.send("POST", "/session", capabilities).await;
+        let answer = browser.send("/session", capabilities).await;
         browser.session = answer["sessionId"].as_str().expect("a session").to_owned();
         let process = answer["capabilities"]["goog:processID"].as_i64();
         browser.process = process.and_then(|process| Pid::from_raw(process.try_into().ok()?));
@@ -168,45 +166,16 @@ impl Browser {
 
     async fn command(&self, command: &str, body: Value) -> Value {
         let path = format!("/session/{}/{command}", self.session);
-        self.send("POST", &path, body).await
+        self.send(&path, body).await
     }
 
-    async fn send(&self, method: &str, path: &str, body: Value) -> Value {
-        let body = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
-        };
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))
-            .await
-            .expect("chromedriver");
-        let length = body.len();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             content-length: {length}\r\n\r\n{body}"
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let answer = tokio::time::timeout(LIMIT, body_of(stream)).await;
-        let answer = answer.unwrap_or_else(|_| panic!("{method} {path} was not answered"));
-        assert!(answer["value"]["error"].is_null(), "{method} {path}: {answer:#}");
-        answer["value"].clone()
+    async fn send(&self, path: &str, body: Value) -> Value {
+        let request = http::Request::post(path)
+            .header("content-type", "application/json")
+            .body(body.to_string().into_bytes())
+            .unwrap();
+        let answer = tokio::time::timeout(LIMIT, self.client.request::<Value>(request)).await;
+        let answer = answer.unwrap_or_else(|_| panic!("{path} was not answered"));
+        answer.unwrap_or_else(|error| panic!("{path}: {error}"))["value"].take()
     }
-}
-
-/// Reads an answer, and returns its body. The driver leaves the connection open.
-async fn body_of(stream: TcpStream) -> Value {
-    let mut stream = BufReader::new(stream);
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.unwrap();
-        match line.trim().to_ascii_lowercase().split_once(':') {
-            Some(("content-length", value)) => length = value.trim().parse().unwrap(),
-            _ if line.trim().is_empty() => break,
-            _ => {}
-        }
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await.unwrap();
-    serde_json::from_slice(&body).unwrap()
 }
