@@ -256,45 +256,23 @@ impl Traced {
 #[cfg(test)]
 mod tests {
     use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+    use tempfile::NamedTempFile;
     use tracing::{Instrument, Span, info_span};
 
     use super::*;
     use operator_host_telemetry::trace::{Tracer, around, identity, layer};
 
-    #[derive(Clone, Default)]
-    struct Sink(Arc<Mutex<Vec<u8>>>);
-
-    impl Sink {
-        fn text(&self) -> String {
-            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-        }
-    }
-
-    impl std::io::Write for Sink {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl MakeWriter<'_> for Sink {
-        type Writer = Self;
-
-        fn make_writer(&self) -> Self {
-            self.clone()
-        }
+    fn read(sink: &NamedTempFile) -> String {
+        std::fs::read_to_string(sink.path()).unwrap()
     }
 
     /// Logs a line within a reconcile at this level while spans are exported. Returns the log and the reconcile's span.
     async fn reconcile(level: &str) -> (String, Span) {
-        let sink = Sink::default();
+        let sink = NamedTempFile::new().unwrap();
         let (level, _handle) = reload::Layer::new(filter(level).unwrap());
         let provider = SdkTracerProvider::builder().build();
         let layers = vec![
-            lines(LogFormat::Json, false, level, sink.clone()),
+            lines(LogFormat::Json, false, level, sink.reopen().unwrap()),
             layer(&provider).boxed(),
         ];
         let _log = tracing_subscriber::registry().with(layers).set_default();
@@ -307,7 +285,7 @@ mod tests {
         around(&root, work)
             .instrument(info_span!("reconcile", parent = "ns/one"))
             .await;
-        (sink.text(), root)
+        (read(&sink), root)
     }
 
     #[tokio::test]
@@ -335,13 +313,13 @@ mod tests {
         let forged =
             "all is well\r2026-01-01T00:00:00Z  INFO forged\n\x1b[2K\u{9b}1A\u{202e}\u{200b}\u{e0041}\tend";
         let logged = |format| {
-            let sink = Sink::default();
+            let sink = NamedTempFile::new().unwrap();
             let (level, _handle) = reload::Layer::new(filter("info").unwrap());
-            let layer = lines(format, false, level, sink.clone());
+            let layer = lines(format, false, level, sink.reopen().unwrap());
             tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
                 info!(controller = "echo", shown = %forged, quoted = forged, "{forged}");
             });
-            let log = sink.text();
+            let log = read(&sink);
             assert_eq!(log.lines().count(), 1, "{log:?}");
             assert!(!log.trim_end().contains(|c| !is_printable(c)), "{log:?}");
             log

@@ -79,8 +79,10 @@ fn port(endpoint: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn read_from(variables: &[(&str, &str)]) -> Option<Export> {
-        read(Signal::Traces, |name| {
+    const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318");
+
+    fn read_from(signal: Signal, variables: &[(&str, &str)]) -> Option<Export> {
+        read(signal, |name| {
             variables
                 .iter()
                 .find(|(known, _)| *known == name)
@@ -89,41 +91,32 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_exported_unless_an_endpoint_is_named() {
-        assert_eq!(read_from(&[]), None);
-        assert_eq!(read_from(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]), None);
-        assert_eq!(
-            read_from(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://a:4318")]),
-            None
-        );
-    }
-
-    #[test]
-    fn export_can_be_switched_off() {
-        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318");
-        assert_eq!(read_from(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), None);
-        assert_eq!(read_from(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]), None);
-        assert!(read_from(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]).is_some());
-    }
-
-    #[test]
-    fn logs_are_exported_on_request_only() {
-        let logs = |exporter: Option<&str>| {
-            read(Signal::Logs, |name| match name {
-                "OTEL_EXPORTER_OTLP_ENDPOINT" => Some("http://a:4318".to_owned()),
-                "OTEL_LOGS_EXPORTER" => exporter.map(str::to_owned),
-                _ => None,
-            })
-        };
-        assert_eq!((logs(None), logs(Some("none"))), (None, None));
-        assert!(logs(Some("otlp")).is_some());
+    fn nothing_is_exported_without_an_endpoint_or_when_it_is_off_and_logs_on_request_only() {
+        let of_metrics = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://a:4318");
+        for (signal, variables, is_exported) in [
+            (Signal::Traces, &[] as &[_], false),
+            (Signal::Traces, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "")], false),
+            (Signal::Traces, &[of_metrics], false),
+            (Signal::Traces, &[ENDPOINT], true),
+            (Signal::Traces, &[ENDPOINT, ("OTEL_SDK_DISABLED", "true")], false),
+            (Signal::Traces, &[ENDPOINT, ("OTEL_TRACES_EXPORTER", "none")], false),
+            (Signal::Traces, &[ENDPOINT, ("OTEL_METRICS_EXPORTER", "none")], true),
+            (Signal::Logs, &[ENDPOINT], false),
+            (Signal::Logs, &[ENDPOINT, ("OTEL_LOGS_EXPORTER", "none")], false),
+            (Signal::Logs, &[ENDPOINT, ("OTEL_LOGS_EXPORTER", "otlp")], true),
+        ] {
+            let export = read_from(signal, variables);
+            assert_eq!(export.is_some(), is_exported, "{variables:?}");
+        }
     }
 
     #[test]
     fn the_protocol_follows_the_variable_and_else_the_port() {
         let of = |endpoint: &str, more: &[(&str, &str)]| {
             let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
-            read_from(&[&[endpoint], more].concat()).unwrap().protocol
+            read_from(Signal::Traces, &[&[endpoint], more].concat())
+                .unwrap()
+                .protocol
         };
         assert_eq!(of("http://a:4318", &[]), Protocol::Http);
         assert_eq!(of("http://a:4317", &[]), Protocol::Grpc);
@@ -136,12 +129,12 @@ mod tests {
 
     #[test]
     fn a_variable_of_the_signal_goes_before_the_general_one() {
-        let export = read_from(&[
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318"),
+        let variables = [
+            ENDPOINT,
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://b:4318"),
             ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca.crt"),
-        ])
-        .unwrap();
+        ];
+        let export = read_from(Signal::Traces, &variables).unwrap();
         assert_eq!(
             (export.endpoint.as_str(), export.certificate),
             ("http://b:4318", Some("/ca.crt".into()))

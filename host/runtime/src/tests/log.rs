@@ -1,40 +1,13 @@
 //! A guest's output is written to the host's log.
 
-use std::io;
-use std::sync::{Mutex, MutexGuard, Once};
+use std::sync::Once;
 
 use plugin_fixtures::{FORMS, Form, cases};
 use tracing::Instrument as _;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use super::*;
-
-/// Stores what is written to it.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-struct Writer<'a>(MutexGuard<'a, Vec<u8>>);
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Writer<'a>;
-
-    fn make_writer(&'a self) -> Writer<'a> {
-        Writer(self.0.lock().unwrap())
-    }
-}
-
-impl io::Write for Writer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Has a subscriber for all threads. Without one, a place in the code that another test reaches first, on a thread without a
 /// subscriber, can stay switched off for every thread.
@@ -50,19 +23,19 @@ fn keep_switched_on() {
 async fn log_and_error(form: Form, case: &str) -> (String, String) {
     keep_switched_on();
     let plugin = plugin(form, case, Limits::default()).await;
-    let kept = Lines::default();
+    let kept = tempfile::NamedTempFile::new().unwrap();
     let subscriber = tracing_subscriber::fmt()
         .json()
         .with_max_level(tracing::Level::TRACE)
-        .with_writer(kept.clone())
+        .with_writer(kept.reopen().unwrap())
         .finish();
     let guard = tracing::subscriber::set_default(subscriber);
     let span = tracing::info_span!("reconcile", parent = "Fixture/default/one");
     let call = reconcile(&plugin).instrument(span).await;
     drop(guard);
-    let bytes = kept.0.lock().unwrap().clone();
+    let log = std::fs::read_to_string(kept.path()).unwrap();
     let error = call.outcome.err().map(|error| error.to_string());
-    (String::from_utf8(bytes).unwrap(), error.unwrap_or_default())
+    (log, error.unwrap_or_default())
 }
 
 async fn log_of(form: Form, case: &str) -> String {
