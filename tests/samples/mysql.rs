@@ -1,12 +1,6 @@
-//! The MySQL operator: claims and pods, passwords, growing, replacing.
+//! The MySQL operator: claims and pods, passwords, growing.
 
 use crate::support::prelude::*;
-use std::collections::BTreeSet;
-
-use control_plane::AuditEvent;
-use futures::TryStreamExt;
-use kube::runtime::watcher;
-
 use crate::webhook::{self, Authority};
 
 const CONTROLLER: &str = "\
@@ -254,54 +248,6 @@ async fn storage_grows_and_a_smaller_size_is_refused_with_both_sizes() {
 }
 
 #[tokio::test]
-async fn pods_whose_spec_changes_are_replaced_one_at_a_time() {
-    let scenario = Scenario::new("mysql-replace").await;
-    let _host = scenario.start(CONTROLLER);
-    scenario.apply(&manifest(3, "")).await;
-    until_running(&scenario, 3).await;
-    let mut events = std::pin::pin!(watcher(scenario.api(POD), watcher::Config::default()));
-    let mut ready = BTreeSet::new();
-    let mut replaced = BTreeSet::new();
-    let mut listed = false;
-    let watch = async {
-        while replaced.len() < 3 || ready.len() < 3 {
-            match events.try_next().await.unwrap().unwrap() {
-                watcher::Event::InitApply(pod) | watcher::Event::Apply(pod) => {
-                    let name = pod.name_any();
-                    if pod.data["spec"]["containers"][0]["resources"]["limits"]["memory"] == "2Gi" {
-                        replaced.insert(name.clone());
-                    }
-                    if is_ready(&pod) {
-                        ready.insert(name)
-                    } else {
-                        ready.remove(&name)
-                    };
-                }
-                watcher::Event::Delete(pod) => drop(ready.remove(&pod.name_any())),
-                watcher::Event::InitDone => {
-                    assert_eq!(ready.len(), 3);
-                    listed = true;
-                    let patch = json!({"spec": {"resources": {"memory": "2Gi"}}});
-                    scenario.patch(MYSQL, "db", patch).await;
-                }
-                watcher::Event::Init => {}
-            }
-            assert!(ready.len() >= 2 || !listed, "two were away at once: {ready:?}");
-        }
-    };
-    tokio::time::timeout(LIMIT, watch)
-        .await
-        .expect("all three replaced and ready");
-    until_running(&scenario, 3).await;
-}
-
-fn is_ready(pod: &DynamicObject) -> bool {
-    let conditions = pod.data["status"]["conditions"].as_array();
-    pod.metadata.deletion_timestamp.is_none()
-        && conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
-}
-
-#[tokio::test]
 async fn a_named_secret_is_waited_for_and_its_coming_is_noticed_at_once() {
     let scenario = Scenario::new("mysql-secret").await;
     let _host = scenario.start(
@@ -327,21 +273,4 @@ async fn a_named_secret_is_waited_for_and_its_coming_is_noticed_at_once() {
     let reference = &pod.data["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"];
     assert_eq!(*reference, json!({"name": "mine", "key": "pw"}));
     assert!(scenario.get(SECRET, "db-root").await.is_none());
-}
-
-#[tokio::test]
-async fn the_last_update_stands_still_while_nothing_else_in_the_status_moves() {
-    let scenario = Scenario::new("mysql-clock").await;
-    let host = scenario.start(&format!("{CONTROLLER}  resync: 200ms\n"));
-    scenario.apply(&manifest(1, "")).await;
-    let db = until_running(&scenario, 1).await;
-    let seen = host.log().matches("reconcile done").count();
-    // More than a second of reconciles, so that a clock reading would differ.
-    host.until_logged("reconcile done", seen + 8).await;
-    let after = scenario.get(MYSQL, "db").await.unwrap();
-    assert_eq!(after.metadata.resource_version, db.metadata.resource_version);
-    let writes: Vec<AuditEvent> = scenario.writes(cluster().await);
-    let statuses = writes_to(&writes, "mysqlclusters");
-    let statuses = statuses.iter().filter(|write| write.ends_with("/status"));
-    assert!(statuses.count() <= 4, "{writes:#?}");
 }

@@ -115,6 +115,24 @@ fn an_evicted_pod_is_replaced() {
 }
 
 #[test]
+fn a_change_of_the_spec_replaces_one_pod_after_the_other() {
+    let pod = |case: Case| case.run(&PLUGIN).unwrap().child(POD, "shop-db-1");
+    let larger = pod(sample().set("/spec/resources/memory", "2Gi"));
+    assert_ne!(larger.get("/spec"), pod(sample()).get("/spec"));
+    let update = larger.annotation("operator-host.dev/update").unwrap();
+    assert!(update.starts_with("one,replace,"), "{update}");
+}
+
+#[test]
+fn the_last_update_stands_still_while_nothing_else_in_the_status_moves() {
+    let at_last = |case: Case| case.run(&PLUGIN).unwrap().status["lastUpdate"].clone();
+    let later = running().at("2026-06-01T00:00:00Z");
+    assert_eq!(at_last(later.clone()), "2026-01-01T00:00:00Z");
+    let one_down = later.with(POD, "shop-db-1", "/status/conditions/0/status", "False");
+    assert_eq!(at_last(one_down), "2026-06-01T00:00:00Z");
+}
+
+#[test]
 fn what_a_missing_schema_lets_through_is_refused() {
     for (path, value, field) in [
         ("/spec/version", "latest; rm -rf", "spec.version"),
