@@ -330,18 +330,7 @@ fn compiling_within(seconds: u64) -> Option<u32> {
 }
 
 #[tokio::test]
-async fn compiling_ends_with_the_load_that_wanted_it() {
-    let runtime = runtime(outside(MEMORY), None);
-    // No other test has this time limit.
-    let load = async move { runtime.load(hard::slow(), within(Duration::from_secs(50))).await };
-    let load = tokio::spawn(load);
-    until("the compiling process", || compiling_within(50).is_some()).await;
-    load.abort();
-    until("its end", || compiling_within(50).is_none()).await;
-}
-
-#[tokio::test]
-async fn a_plugin_is_compiled_while_the_compilation_of_another_takes_long() {
+async fn a_plugin_is_compiled_while_another_one_takes_long_and_compiling_ends_with_its_load() {
     let runtime = runtime(outside(MEMORY), None);
     let other = runtime.clone();
     // No other test has this time limit.
@@ -357,6 +346,7 @@ async fn a_plugin_is_compiled_while_the_compilation_of_another_takes_long() {
     quick.unwrap();
     assert!(!endless.is_finished() && compiling_within(51).is_some());
     endless.abort();
+    until("its end", || compiling_within(51).is_none()).await;
 }
 
 /// Creates a scenario with Echo's plugin in a folder like a mounted ConfigMap, and a controller for its own kind.
