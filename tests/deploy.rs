@@ -30,6 +30,11 @@ fn base() -> PathBuf {
     root().join("manifests/deploy/base")
 }
 
+/// Returns the text of a file of the repository.
+fn text(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
 /// Returns the deployed configuration with the built plugins next to it.
 fn configuration() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -68,39 +73,37 @@ fn pod_of(objects: &[DynamicObject]) -> &Value {
 fn the_roles_are_what_rbac_prints_for_the_deployed_configuration() {
     let (_folder, config) = configuration();
     let printed = rbac(&config, ACCOUNT, &[]);
-    let committed = std::fs::read_to_string(base().join("rbac.yaml")).unwrap();
+    let committed = text("manifests/deploy/base/rbac.yaml");
     assert_eq!(committed, printed, "make manifests writes it again");
 }
 
 #[test]
 fn the_roles_of_egress_are_what_rbac_prints_for_its_file_of_endpoints() {
-    let folder = root().join("manifests/deploy/components/egress");
-    let endpoints = folder.join("config/endpoints.yaml");
+    let endpoints = root().join("manifests/deploy/components/egress/config/endpoints.yaml");
     let printed = program(&["rbac", "--endpoints"]).arg(endpoints).prints();
-    let committed = std::fs::read_to_string(folder.join("rbac.yaml")).unwrap();
+    let committed = text("manifests/deploy/components/egress/rbac.yaml");
     assert_eq!(committed, printed, "make manifests writes it again");
 }
 
 #[test]
 fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhook() {
-    let overlay = root().join("manifests/deploy/components/webhook");
     let (_folder, config) = configuration();
-    let text = std::fs::read_to_string(overlay.join("config/config.yaml")).unwrap();
-    let base = std::fs::read_to_string(&config).unwrap();
+    let with_webhook = text("manifests/deploy/components/webhook/config/config.yaml");
+    let base = text("manifests/deploy/base/config/config.yaml");
     let base: String = base
         .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| format!("{line}\n"))
         .collect();
-    let (_remark, rest) = text.split_once('\n').unwrap();
+    let (_remark, rest) = with_webhook.split_once('\n').unwrap();
     let webhook = rest.strip_prefix(&base).expect("make manifests writes it again");
     assert!(webhook.starts_with("\nwebhook:\n"), "{webhook}");
-    std::fs::write(&config, &text).unwrap();
+    std::fs::write(&config, &with_webhook).unwrap();
     let arguments =
         "webhook-manifests --service operator-host/operator-host-webhook --no-definitions --config";
     let arguments: Vec<_> = arguments.split(' ').collect();
     let printed = program(&arguments).arg(&config).prints();
-    let committed = std::fs::read_to_string(overlay.join("webhooks.yaml")).unwrap();
+    let committed = text("manifests/deploy/components/webhook/webhooks.yaml");
     assert_eq!(committed, printed, "make manifests writes it again");
 }
 
@@ -109,18 +112,13 @@ fn the_definitions_that_need_the_webhook_are_what_is_printed_for_the_plugins_tha
     let service = "operator-host/operator-host-webhook";
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.yaml");
-    let text = format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key, service: {service}}}\n");
-    std::fs::write(&config, text).unwrap();
+    let webhook = format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key, service: {service}}}\n");
+    std::fs::write(&config, webhook).unwrap();
     let print = |reach: [&str; 2]| {
-        let ca = ["--inject-ca-from", service];
-        program(&["crd"])
-            .arg(plugin("mysql"))
-            .args(reach)
-            .args(ca)
-            .prints()
+        let mut crd = program(&["crd", "--inject-ca-from", service]);
+        crd.args(reach).arg(plugin("mysql")).prints()
     };
-    let file = root().join("manifests/deploy/components/webhook/definitions.yaml");
-    let committed = std::fs::read_to_string(file).unwrap();
+    let committed = text("manifests/deploy/components/webhook/definitions.yaml");
     let (_, committed) = committed.split_once("---\n").unwrap();
     assert_eq!(
         committed,
@@ -509,10 +507,8 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     let pod = "/spec/template/spec/containers/0/env";
     let variables = from_helm.get_mut(DEPLOYMENT).unwrap().pointer_mut(pod);
     let page = variables.unwrap().as_array_mut().unwrap().pop();
-    assert_eq!(
-        page,
-        Some(json!({ "name": "OPERATOR_HOST_UI_ADDR", "value": "127.0.0.1:8090" }))
-    );
+    let expected = json!({ "name": "OPERATOR_HOST_UI_ADDR", "value": "127.0.0.1:8090" });
+    assert_eq!(page, Some(expected));
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
     from_kustomize.extend(comparable(kustomized("manifests/deploy/overlays/egress")));
     // Helm creates the namespace with an option, and the plugins are too large for a release.
@@ -531,7 +527,7 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
         count + 4,
         "the account's role, and the host's right to be it"
     );
-    let text = |objects: &mut BTreeMap<String, Value>| {
+    for objects in [&mut from_helm, &mut from_kustomize] {
         for (name, file) in [("config", "config.yaml"), ("endpoints", "endpoints.yaml")] {
             let name = format!("ConfigMap operator-host-{name} operator-host");
             let object = objects
@@ -540,9 +536,11 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
             let text = &mut object["data"][file];
             *text = text.as_str().unwrap().trim().into();
         }
-        serde_json::to_string_pretty(&objects).unwrap()
-    };
-    similar_asserts(&text(&mut from_helm), &text(&mut from_kustomize));
+    }
+    assert!(from_helm.keys().eq(from_kustomize.keys()), "{from_helm:#?}");
+    for (name, object) in &from_helm {
+        assert_eq!(*object, from_kustomize[name], "{name}");
+    }
 }
 
 /// Returns the output of `webhook-manifests` for the chart.
@@ -603,8 +601,7 @@ async fn not_rendered(cluster: &ControlPlane, client: &Client, values: &Value) -
 async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect() {
     let (cluster, client, _folder) = bare_cluster().await;
     let (_folder, config) = configuration();
-    let file = root().join("manifests/deploy/components/webhook/config/config.yaml");
-    let text = std::fs::read_to_string(file).unwrap();
+    let text = text("manifests/deploy/components/webhook/config/config.yaml");
     std::fs::write(&config, &text).unwrap();
     let mut values = webhook_values(&config);
     // The chart adds how the API server reaches the webhook.
@@ -729,19 +726,6 @@ async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect()
     assert_eq!(data["config.yaml"].as_str().unwrap().trim(), own.trim());
 }
 
-fn similar_asserts(helm: &str, kustomize: &str) {
-    let different: Vec<_> = helm
-        .lines()
-        .zip(kustomize.lines())
-        .filter(|(a, b)| a != b)
-        .take(5)
-        .collect();
-    assert!(
-        helm == kustomize,
-        "Helm and kustomize differ first in {different:#?}"
-    );
-}
-
 #[tokio::test]
 async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_removed_without_a_trace() {
     let cluster = own_cluster(Options::default().with_audit()).await;
@@ -764,8 +748,7 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
     let cache = variable("OPERATOR_HOST_CACHE_DIR").display().to_string();
     let host = scenario.start_with(&config, &["--cache-dir", &cache]);
     for sample in ["mysqlcluster", "echo", "myapp", "hello"] {
-        let file = root().join(format!("manifests/samples/{sample}.yaml"));
-        let text = std::fs::read_to_string(file).unwrap();
+        let text = text(&format!("manifests/samples/{sample}.yaml"));
         scenario
             .apply(&text.replace("namespace: default", "namespace: deployed"))
             .await;
@@ -817,10 +800,6 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
     let words = "Hello deployed/hello released: it is being deleted and skips its cleanup";
     assert_contains(&printed, words);
     scenario.until_gone("fraim.co.jp/v1/Hello", "hello").await;
-}
-
-fn text(file: &str) -> String {
-    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
 #[test]
