@@ -24,11 +24,6 @@ fn script(name: &str) -> Command {
     Command::new(root().join("host/release").join(name))
 }
 
-/// Runs a command that succeeds, and returns what it prints.
-fn printed(command: &mut Command) -> String {
-    command.prints()
-}
-
 /// Runs a command that fails, and returns why.
 fn failed(command: &mut Command) -> String {
     let answer = command.call();
@@ -37,7 +32,7 @@ fn failed(command: &mut Command) -> String {
 }
 
 fn unpack(archive: &Path, into: &Path) {
-    printed(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(into));
+    Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(into).prints();
 }
 
 /// Returns what a shell offers for the last of these words, with the function that the script registers.
@@ -50,7 +45,7 @@ fn completed(words: &str) -> Vec<String> {
          printf '%s\\n' \"${{COMPREPLY[@]}}\""
     );
     let mut bash = Command::new("bash");
-    let text = printed(bash.args(["--norc", "-c", &script, PROGRAM]));
+    let text = bash.args(["--norc", "-c", &script, PROGRAM]).prints();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -73,7 +68,7 @@ fn bash_completes_commands_options_and_values() {
 #[test]
 fn every_shell_gets_completions_and_another_word_is_no_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let text = printed(Command::new(PROGRAM).args(["completions", shell]));
+        let text = Command::new(PROGRAM).args(["completions", shell]).prints();
         assert!(text.contains("health-addr"), "{shell}: {text}");
         let words = "compile-plugin";
         assert!(!text.contains(words), "{shell} offers what is internal");
@@ -103,7 +98,7 @@ fn the_manual_has_a_page_for_every_command_with_its_options() {
     assert_eq!(count, expected.len(), "pages that no command has");
     for (name, options) in expected {
         let file = folder.path().join(format!("{name}.1"));
-        let mandoc = |arguments: [&str; 4]| printed(Command::new("mandoc").args(arguments).arg(&file));
+        let mandoc = |arguments: [&str; 4]| Command::new("mandoc").args(arguments).arg(&file).prints();
         mandoc(["-T", "lint", "-W", "error"]);
         let text = mandoc(["-T", "ascii", "-O", "width=500"]);
         // Bold letters are written twice, with a backspace between them.
@@ -131,7 +126,7 @@ fn archived(manual: &Path) -> TempDir {
     let program = small.path().join("program");
     fs::write(&program, format!("#!/bin/sh\nexec '{PROGRAM}' \"$@\"\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
-    printed(script("archive.sh").arg(&program).arg(manual).arg(folder.path()));
+    script("archive.sh").arg(&program).arg(manual).arg(folder.path()).prints();
     folder
 }
 
@@ -160,7 +155,7 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
         1,
         "nothing beside {name}"
     );
-    let version = printed(Command::new(inside.join("operator-host")).arg("--version"));
+    let version = Command::new(inside.join("operator-host")).arg("--version").prints();
     assert_eq!(
         version,
         concat!("operator-host ", env!("CARGO_PKG_VERSION"), "\n")
@@ -175,7 +170,7 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
         assert!(length > 500, "{file} has {length} bytes");
     }
     // Unpacked by root, the files are root's, and others cannot write them.
-    let listed = printed(Command::new("tar").arg("-tvzf").arg(&archive));
+    let listed = Command::new("tar").arg("-tvzf").arg(&archive).prints();
     for line in listed.lines() {
         assert!(line.contains(" 0/0 ") && line.as_bytes()[8] == b'-', "{line}");
     }
@@ -185,7 +180,7 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
     assert_eq!(list["bomFormat"], "CycloneDX");
 
     let url = "https://example.com/releases/download/v1";
-    let krew = printed(script("krew.sh").arg(one.path()).arg(url));
+    let krew = script("krew.sh").arg(one.path()).arg(url).prints();
     let krew: Value = serde_saphyr::from_str(&krew).unwrap();
     assert_eq!(krew["metadata"]["name"], "operator-host");
     assert_eq!(krew["spec"]["version"], concat!("v", env!("CARGO_PKG_VERSION")));
@@ -193,7 +188,7 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
         panic!("{krew:#}")
     };
     assert_eq!(platform["uri"], format!("{url}/{name}.tar.gz"));
-    let sum = printed(Command::new("sha256sum").arg(&archive));
+    let sum = Command::new("sha256sum").arg(&archive).prints();
     assert_eq!(platform["sha256"], sum.split(' ').next().unwrap());
     for file in platform["files"].as_array().unwrap() {
         assert!(
@@ -205,11 +200,11 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
     let empty = tempfile::tempdir().unwrap();
     assert!(failed(script("krew.sh").arg(empty.path()).arg(url)).contains("there is no archive"));
 
-    printed(script("checksums.sh").arg(one.path()));
+    script("checksums.sh").arg(one.path()).prints();
     let mut check = Command::new("sha256sum");
     check.args(["--check", "--strict", "SHA256SUMS"]);
     check.current_dir(one.path());
-    assert_eq!(printed(&mut check).lines().count(), 2);
+    assert_eq!(check.prints().lines().count(), 2);
     fs::write(&archive, "another").unwrap();
     assert!(failed(&mut check).contains("1 computed checksum did NOT match"));
     assert!(failed(script("checksums.sh").arg(empty.path())).contains("there is no file"));
@@ -221,13 +216,11 @@ async fn the_chart_is_packaged_and_pushed_to_a_registry() {
     let registry = Registry::start(&folder.path().join("registry"), Access::Plain).await;
     let into = folder.path().join("dist");
     let reference = format!("oci://{}/team/charts", registry.name());
-    let file = printed(
-        script("chart.sh")
+    let file = script("chart.sh")
             .arg(&into)
             .arg(&reference)
             .env("HELM", root().join("tests/helm.sh"))
-            .env("HELM_PUSH", "--plain-http"),
-    );
+            .env("HELM_PUSH", "--plain-http").prints();
     let file = Path::new(file.trim());
     assert!(file.starts_with(&into) && file.is_file(), "{}", file.display());
     let version = env!("CARGO_PKG_VERSION");
@@ -236,11 +229,11 @@ async fn the_chart_is_packaged_and_pushed_to_a_registry() {
         registry.name()
     );
     let accept = "Accept: application/vnd.oci.image.manifest.v1+json";
-    let manifest = printed(Command::new("curl").args(["--silent", "--fail", "--header", accept, &url]));
+    let manifest = Command::new("curl").args(["--silent", "--fail", "--header", accept, &url]).prints();
     let manifest: Value = serde_json::from_str(&manifest).unwrap();
     let expected = "application/vnd.cncf.helm.config.v1+json";
     assert_eq!(manifest["config"]["mediaType"], expected);
-    let sum = printed(Command::new("sha256sum").arg(file));
+    let sum = Command::new("sha256sum").arg(file).prints();
     let digest = format!("sha256:{}", sum.split(' ').next().unwrap());
     assert_eq!(manifest["layers"][0]["digest"], digest, "{manifest:#}");
 }
@@ -248,10 +241,10 @@ async fn the_chart_is_packaged_and_pushed_to_a_registry() {
 #[test]
 fn a_tag_of_another_version_or_without_its_changes_is_no_release() {
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(printed(&mut script("version.sh")), format!("{version}\n"));
+    assert_eq!(script("version.sh").prints(), format!("{version}\n"));
     let error = failed(script("version.sh").arg("v99.0.0"));
     assert_contains(&error, &format!("the tag v99.0.0 is not v{version}"));
-    let notes = printed(script("notes.sh").arg("Unreleased"));
+    let notes = script("notes.sh").arg("Unreleased").prints();
     assert!(
         notes.contains("### Added") && !notes.contains("## Unreleased"),
         "{notes}"
@@ -268,18 +261,18 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
         return;
     }
     let folder = TempDir::new().unwrap();
-    printed(script("sdks.sh").arg(folder.path()));
+    script("sdks.sh").arg(folder.path()).prints();
     let version = env!("CARGO_PKG_VERSION");
     let file = |name: String| folder.path().join(name);
 
     let package = file(format!("operator-plugin-{version}.tgz"));
-    let listed = printed(Command::new("tar").arg("tf").arg(&package));
+    let listed = Command::new("tar").arg("tf").arg(&package).prints();
     let listed: BTreeSet<&str> = listed
         .lines()
         .filter_map(|name| name.strip_prefix("package/"))
         .collect();
     let show = ["--extract", "--to-stdout", "package/package.json", "--file"];
-    let manifest = printed(Command::new("tar").args(show).arg(&package));
+    let manifest = Command::new("tar").args(show).arg(&package).prints();
     let manifest: Value = serde_json::from_str(&manifest).unwrap();
     assert_eq!(manifest["version"], version);
     let named = manifest["files"]
@@ -296,7 +289,7 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
     }
 
     let wheel = file(format!("operator_plugin-{version}-py3-none-any.whl"));
-    let listed = printed(Command::new("python3").args(["-m", "zipfile", "-l"]).arg(&wheel));
+    let listed = Command::new("python3").args(["-m", "zipfile", "-l"]).arg(&wheel).prints();
     let words =
         "operator_plugin.py … operator_types.py … share/operator-plugin/plugin.wit … licenses/LICENSE";
     assert_contains(&listed, words);
@@ -329,12 +322,12 @@ fn plugins_take_the_sdk_from_a_package(packages: &Path, version: &str) {
         let folder = desk.path().join(format!("packaged-{language}"));
         let mut new = Command::new(PROGRAM);
         new.arg("new").arg(&folder).args(["--lang", language]);
-        printed(new.args(["--kind", "Greeter", "--group", "example.org"]));
+        new.args(["--kind", "Greeter", "--group", "example.org"]).prints();
         for file in sdk.split(' ') {
             fs::remove_file(folder.join(file)).unwrap();
         }
         fs::write(folder.join(manifest), text).unwrap();
-        let compiler = printed(&mut Command::new(root().join("plugins").join(compiler)));
+        let compiler = Command::new(root().join("plugins").join(compiler)).prints();
         let mut make = Command::new("make");
         make.arg("test").current_dir(&folder);
         make.env("COMPONENTIZE", compiler.trim())
@@ -342,7 +335,7 @@ fn plugins_take_the_sdk_from_a_package(packages: &Path, version: &str) {
             .env("npm_config_registry", &registry)
             .env("PIP_NO_INDEX", "1")
             .env("PIP_FIND_LINKS", packages);
-        let printed = printed(make.env_remove("MAKEFLAGS"));
+        let printed = make.env_remove("MAKEFLAGS").prints();
         assert_contains(&printed, "3 calls replayed: 3 the same");
     }
 }
@@ -485,8 +478,8 @@ pub(crate) fn packaged(workspace: &str, crates: &[String], into: &Path) -> Vec<P
     cargo
         .current_dir(root().join(workspace))
         .env("CARGO_TARGET_DIR", into)
-        .env("CARGO_NET_OFFLINE", "true");
-    printed(&mut cargo);
+        .env("CARGO_NET_OFFLINE", "true")
+        .prints();
     let unpacked = crates.iter().map(|name| {
         let name = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
         let archive = into.join(format!("package/{name}.crate"));
@@ -577,11 +570,9 @@ fn each_crate_is_packaged_with_all_that_it_includes_and_says_what_it_is() {
         .iter()
         .find(|place| place.join("templates").is_dir())
         .unwrap();
-    let templates = printed(
-        Command::new("git")
+    let templates = Command::new("git")
             .args(["ls-files", "templates"])
-            .current_dir(root().join("host/author")),
-    );
+            .current_dir(root().join("host/author")).prints();
     assert!(templates.lines().count() > 30, "{templates}");
     for template in templates.lines() {
         assert!(
