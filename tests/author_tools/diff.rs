@@ -57,6 +57,18 @@ async fn a_cluster_that_is_as_the_plugin_wants_it_shows_nothing_and_another_spec
     let answer = diff_of(&scenario, &config, echo("new", 1)).expect(1);
     assert_contains(&answer.out, "+  name: new-pod-0\n");
 
+    // Another plugin can be tried before it is rolled out. The same operator in another language changes nothing.
+    let with = |file: &str| diff(&scenario, &config, &["--controller", "echo", "--plugin", file]);
+    assert_eq!(with(&sample("echo-c")).expect(0).out, "");
+    // It wants two Pods less, and an additional child that is not allowed.
+    let other = Fixture::new(plugin_fixtures::cases::ANSWER).parent("my-operator.dev/v1", "Echo");
+    let other = scenario.file("other.wasm", other.build(Form::Component));
+    let answer = with(other.to_str().unwrap()).expect(2);
+    let words = "Echo diff/e … may not create objects of the kind v1/ConfigMap";
+    assert_contains(&answer.err, words);
+    let answer = with(&sample("hello")).expect(2);
+    assert_contains(&answer.err, "reconciles fraim.co.jp/v1/Hello");
+
     assert_eq!(versions(&scenario).await, before, "nothing was written");
 }
 
@@ -70,27 +82,6 @@ async fn versions(scenario: &Scenario) -> Vec<(String, Option<String>)> {
     }
     assert_eq!(versions.len(), 3, "{versions:?}");
     versions
-}
-
-#[tokio::test]
-async fn another_plugin_can_be_tried_before_it_is_rolled_out() {
-    let scenario = Scenario::new("diff-plugin").await;
-    let config = scenario.config(CONTROLLER);
-    let host = scenario.start_with(&config, &[]);
-    scenario.apply(&echo("e", 1)).await;
-    scenario.until_echo("e").await;
-    assert!(host.stop().await.success());
-    // The same operator in another language changes nothing.
-    let with = |file: &str| diff(&scenario, &config, &["--controller", "echo", "--plugin", file]);
-    assert_eq!(with(&sample("echo-c")).expect(0).out, "");
-    // It wants one Pod less, and an additional child that is not allowed.
-    let other = Fixture::new(plugin_fixtures::cases::ANSWER).parent("my-operator.dev/v1", "Echo");
-    let other = scenario.file("other.wasm", other.build(Form::Component));
-    let answer = with(other.to_str().unwrap()).expect(2);
-    let words = "Echo diff-plugin/e … may not create objects of the kind v1/ConfigMap";
-    assert_contains(&answer.err, words);
-    let answer = with(&sample("hello")).expect(2);
-    assert_contains(&answer.err, "reconciles fraim.co.jp/v1/Hello");
 }
 
 #[tokio::test]
