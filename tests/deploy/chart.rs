@@ -1,6 +1,7 @@
 //! The Helm chart beside what it makes, which `deploy` tests: its README, its schema, and the values.
 
 use crate::support::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Values that are one value of Kubernetes, although they have fields.
 const WHOLE: [&str; 5] = [
@@ -20,22 +21,21 @@ fn read(file: &str) -> String {
 }
 
 /// Returns the values by their paths, with their defaults.
-pub(crate) fn values() -> Vec<(String, Value)> {
-    fn walk(prefix: &str, fields: &Value, into: &mut Vec<(String, Value)>) {
+pub(crate) fn values() -> BTreeMap<String, Value> {
+    fn walk(prefix: &str, fields: &Value, into: &mut BTreeMap<String, Value>) {
         for (name, value) in fields.as_object().unwrap() {
             let path = format!("{prefix}{name}");
-            match value.as_object().is_some_and(|fields| !fields.is_empty()) {
-                true if !WHOLE.contains(&path.as_str()) => walk(&format!("{path}."), value, into),
-                _ => into.push((path, value.clone())),
+            let has_fields = value.as_object().is_some_and(|fields| !fields.is_empty());
+            if has_fields && !WHOLE.contains(&path.as_str()) {
+                walk(&format!("{path}."), value, into);
+            } else {
+                into.insert(path, value.clone());
             }
         }
     }
-    let mut all = Vec::new();
-    walk(
-        "",
-        &serde_saphyr::from_str(&read("values.yaml")).unwrap(),
-        &mut all,
-    );
+    let values = serde_saphyr::from_str(&read("values.yaml")).unwrap();
+    let mut all = BTreeMap::new();
+    walk("", &values, &mut all);
     all
 }
 
@@ -43,61 +43,40 @@ pub(crate) fn values() -> Vec<(String, Value)> {
 fn the_readme_of_the_chart_has_a_row_for_every_value_with_its_default() {
     let readme = read("README.md");
     let rows = readme.lines().filter(|line| line.starts_with("| `"));
-    let mut rows: Vec<(String, String)> = rows
-        .map(|row| {
-            let cells: Vec<&str> = row.split(" | ").collect();
-            assert!(cells[2].len() > 10, "{row}");
-            let name = cells[0].trim_start_matches("| ").trim_matches('`');
-            (
-                name.to_owned(),
-                cells[1]
-                    .trim()
-                    .trim_matches('`')
-                    .replace(": ", ":")
-                    .replace(", ", ","),
-            )
-        })
-        .collect();
-    let mut expected: Vec<(String, String)> = values()
-        .into_iter()
-        .map(|(path, value)| {
-            (
-                path,
-                value.as_str().map_or_else(|| value.to_string(), str::to_owned),
-            )
-        })
-        .collect();
+    let mut rows: Vec<_> = rows.map(|row| {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        assert!(cells[2].len() > 10, "{row}");
+        let name = cells[0].trim_start_matches("| ").trim_matches('`');
+        let default = cells[1].trim().trim_matches('`');
+        let default = default.replace(": ", ":").replace(", ", ",");
+        (name.to_owned(), default)
+    })
+    .collect();
     rows.sort();
-    expected.sort();
-    assert_eq!(rows, expected);
+    let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let expected = values().into_iter().map(|(path, value)| (path, text(value)));
+    assert_eq!(rows, expected.collect::<Vec<_>>());
 }
 
 #[test]
 fn the_schema_describes_every_value_and_no_other() {
-    fn walk(prefix: &str, schema: &Value, into: &mut Vec<String>) {
-        let Some(properties) = schema["properties"].as_object() else {
-            return into.push(prefix.trim_end_matches('.').to_owned());
+    fn walk(path: &str, schema: &Value, into: &mut BTreeSet<String>) {
+        let properties = schema["properties"].as_object();
+        let Some(properties) = properties.filter(|_| !WHOLE.contains(&path)) else {
+            into.insert(path.to_owned());
+            return;
         };
-        if WHOLE.contains(&prefix.trim_end_matches('.')) {
-            return into.push(prefix.trim_end_matches('.').to_owned());
-        }
-        assert_eq!(schema["additionalProperties"], false, "{prefix}");
+        assert_eq!(schema["additionalProperties"], false, "{path}");
         for (name, schema) in properties {
-            walk(&format!("{prefix}{name}."), schema, into);
+            walk(format!("{path}.{name}").trim_start_matches('.'), schema, into);
         }
     }
-    let mut described = Vec::new();
-    walk(
-        "",
-        &serde_json::from_str(&read("values.schema.json")).unwrap(),
-        &mut described,
-    );
+    let schema = serde_json::from_str(&read("values.schema.json")).unwrap();
+    let mut described = BTreeSet::new();
+    walk("", &schema, &mut described);
     // Helm passes it to every chart that is part of another one.
-    described.retain(|path| path != "global");
-    described.sort();
-    let mut paths: Vec<String> = values().into_iter().map(|(path, _)| path).collect();
-    paths.sort();
-    assert_eq!(described, paths);
+    described.remove("global");
+    assert_eq!(described, values().into_keys().collect::<BTreeSet<_>>());
 }
 
 /// Returns whether the chart passes `helm lint` with one default changed.
