@@ -175,7 +175,7 @@ fn observe(spec: &MyAppSpec, deployment: Option<&Object>) -> MyAppStatus {
     }
 }
 
-/// Checks what the schema cannot: quantities. Repeats its other checks, for a CustomResourceDefinition that lacks them.
+/// Checks what the schema cannot: quantities.
 fn validate(
     parent: &Parent<MyAppSpec, MyAppStatus>,
     _old: Option<&Parent<MyAppSpec, MyAppStatus>>,
@@ -183,18 +183,6 @@ fn validate(
     let spec = &parent.spec;
     let mut errors = Vec::new();
     let mut wrong = |path: &str, message: String| errors.push(FieldError::new(path, message));
-    if spec.image.is_empty() {
-        wrong("spec.image", "is empty".to_owned());
-    }
-    if !(1..=100).contains(&spec.replicas) {
-        wrong(
-            "spec.replicas",
-            format!("{} is not within 1 to 100", spec.replicas),
-        );
-    }
-    if !(1..=65535).contains(&spec.port) {
-        wrong("spec.port", format!("{} is not within 1 to 65535", spec.port));
-    }
     for (path, text) in [
         ("spec.resources.cpu", &spec.resources.cpu),
         ("spec.resources.memory", &spec.resources.memory),

@@ -1,5 +1,4 @@
-//! The spec of the resource. The schema enforces its rules in the API server; [`validate`] repeats
-//! them for a CustomResourceDefinition without them.
+//! The spec of the resource. The schema enforces its rules in the API server.
 
 use operator_plugin::{Defaults, Failure, FieldError, Object, Parent, Quantity};
 use schemars::JsonSchema;
@@ -10,7 +9,6 @@ use crate::status::MySqlClusterStatus;
 /// A name that a Service may have, short enough for the hostnames made from it (63 with an ordinal).
 pub(crate) const NAME_PATTERN: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
 pub(crate) const NAME_MAX_LENGTH: usize = 52;
-const MAX_REPLICAS: u32 = 99;
 
 /// MySQL servers with a volume each, behind one headless Service.
 #[derive(Deserialize, Serialize, JsonSchema)]
@@ -121,44 +119,14 @@ fn password() -> String {
     "password".to_owned()
 }
 
-/// Checks what the schema cannot: quantities. Repeats its other checks, for a CustomResourceDefinition that lacks them.
+/// Checks what the schema cannot: quantities.
 pub(crate) fn validate(
     parent: &Parent<MySqlClusterSpec, MySqlClusterStatus>,
     _old: Option<&Parent<MySqlClusterSpec, MySqlClusterStatus>>,
 ) -> Vec<FieldError> {
-    let Parent { name, spec, .. } = parent;
+    let spec = &parent.spec;
     let mut errors = Vec::new();
     let mut wrong = |path: &str, message: String| errors.push(FieldError::new(path, message));
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if name.len() > NAME_MAX_LENGTH
-        || !name.bytes().all(is_plain)
-        || !name.starts_with(|first: char| first.is_ascii_lowercase())
-        || name.ends_with('-')
-    {
-        wrong(
-            "metadata.name",
-            format!(
-                "{name} must match {NAME_PATTERN} and have at most {NAME_MAX_LENGTH} characters, because the Service and \
-                 the hostnames derive from it: create the resource under another name"
-            ),
-        );
-    }
-    if !(1..=MAX_REPLICAS).contains(&spec.replicas) {
-        let replicas = spec.replicas;
-        wrong(
-            "spec.replicas",
-            format!("{replicas} is not within 1 to {MAX_REPLICAS}"),
-        );
-    }
-    let version = &spec.version;
-    if !version.bytes().all(|byte| is_plain(byte) || byte == b'.')
-        || !version.starts_with(|first: char| first.is_ascii_digit())
-    {
-        wrong(
-            "spec.version",
-            format!("{version:?} is not a version; expected a value such as 8.4"),
-        );
-    }
     for (path, text) in [
         ("spec.storage.size", Some(&spec.storage.size)),
         ("spec.resources.cpu", spec.resources.cpu.as_ref()),

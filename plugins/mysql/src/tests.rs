@@ -133,23 +133,16 @@ fn the_last_update_stands_still_while_nothing_else_in_the_status_moves() {
 }
 
 #[test]
-fn what_a_missing_schema_lets_through_is_refused() {
+fn what_a_schema_cannot_say_is_refused_with_its_field() {
     for (path, value, field) in [
-        ("/spec/version", "latest; rm -rf", "spec.version"),
         ("/spec/storage/size", "ten", "spec.storage.size"),
         ("/spec/storage/size", "0", "spec.storage.size"),
         ("/spec/resources/cpu", "much", "spec.resources.cpu"),
         ("/spec/bufferPoolSize", "0", "spec.bufferPoolSize"),
         ("/spec/bufferPoolSize", "1Gi", "spec.bufferPoolSize"),
-        ("/metadata/name", "shop.db", "metadata.name"),
     ] {
         let message = invalid(&sample().set(path, value));
         assert!(message.starts_with(field), "{message}");
-    }
-    for replicas in [0, 100] {
-        let message = invalid(&sample().set("/spec/replicas", replicas));
-        let expected = format!("spec.replicas: {replicas} is not within 1 to 99");
-        assert_eq!(message, expected);
     }
 }
 
