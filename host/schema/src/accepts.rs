@@ -80,6 +80,9 @@ fn limits(after: &Value, before: &Value) -> bool {
         "anyOf",
         "oneOf",
         "not",
+        "x-kubernetes-list-type",
+        "x-kubernetes-list-map-keys",
+        "x-kubernetes-map-type",
     ];
     let list = |schema: &Value, name: &str| schema[name].as_array().cloned().unwrap_or_default();
     let (allowed, was_allowed) = (list(after, "enum"), list(before, "enum"));
@@ -92,13 +95,6 @@ fn limits(after: &Value, before: &Value) -> bool {
         && (allowed.is_empty()
             || !was_allowed.is_empty() && was_allowed.iter().all(|value| allowed.contains(value)))
         && required.iter().all(|name| was_required.contains(name))
-        && [
-            "x-kubernetes-list-type",
-            "x-kubernetes-list-map-keys",
-            "x-kubernetes-map-type",
-        ]
-        .iter()
-        .all(|name| after[*name].is_null() || after[*name] == before[*name])
 }
 
 #[cfg(test)]

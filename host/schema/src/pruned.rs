@@ -44,6 +44,7 @@ pub fn first(resource: &Value, schema: &Value) -> Option<String> {
 /// `schema` is `None` where the API server accepts values of any kind and drops the fields of objects.
 fn drops(value: &Value, schema: Option<&Value>, is_resource: bool, path: &str) -> Option<String> {
     let is = |name: &str| schema.is_some_and(|schema| schema[name] == true);
+    let has_items = || schema.is_some_and(|schema| schema["items"].is_object());
     match value {
         Value::Object(fields) => fields.iter().find_map(|(name, value)| {
             let always = is_resource || is("x-kubernetes-embedded-resource");
@@ -60,17 +61,13 @@ fn drops(value: &Value, schema: Option<&Value>, is_resource: bool, path: &str) -
                 (None, _) => Some(at),
             }
         }),
-        Value::Array(items) if !is("x-kubernetes-preserve-unknown-fields") || has_items(schema) => {
+        Value::Array(items) if !is("x-kubernetes-preserve-unknown-fields") || has_items() => {
             let of_items = schema.and_then(|schema| schema.get("items"));
             let mut items = items.iter().enumerate();
             items.find_map(|(index, item)| drops(item, of_items, false, &format!("{path}[{index}]")))
         }
         _ => None,
     }
-}
-
-fn has_items(schema: Option<&Value>) -> bool {
-    schema.is_some_and(|schema| schema["items"].is_object())
 }
 
 #[cfg(test)]

@@ -365,7 +365,12 @@ mod tests {
     }
 
     fn admitted(objects: &[Arc<DynamicObject>]) -> (Vec<String>, Vec<String>) {
-        admitted_after(&mut LastAllowed::default(), &file(), objects)
+        started(&KindRecords::default(), objects)
+    }
+
+    /// Admits in a host that starts now, and knows only the records.
+    fn started(records: &KindRecords, objects: &[Arc<DynamicObject>]) -> (Vec<String>, Vec<String>) {
+        admitted_with(records, &mut LastAllowed::default(), &file(), objects)
     }
 
     fn admitted_after(
@@ -494,11 +499,8 @@ mod tests {
         let later = json!({"parent": {"apiVersion": "a.dev/v2", "kind": "Thing"}});
         let moved = object("old", 1, "Thing", &later);
         let third = object("third", 0, "Other", &none);
-        let (running, refused) = admitted_after(
-            &mut last,
-            &file(),
-            &[Arc::clone(&moved), Arc::clone(&young), third],
-        );
+        let objects = [Arc::clone(&moved), Arc::clone(&young), third];
+        let (running, refused) = admitted_after(&mut last, &file(), &objects);
         assert_eq!(running, ["mine", "old", "young"]);
         let says = "old KindTaken: the Controller \"young\" already reconciles a.dev/v2/Thing";
         assert!(refused[0].starts_with(says), "{refused:?}");
@@ -506,11 +508,8 @@ mod tests {
         let says = "third KindTaken: the Controller \"old\"";
         assert!(refused[1].starts_with(says), "{refused:?}");
         // A host that starts now knows it by the record.
-        let start = |records: &KindRecords, objects: &[Arc<DynamicObject>]| {
-            admitted_with(records, &mut LastAllowed::default(), &file(), objects)
-        };
         let records = recorded("young", &["young"]);
-        let (running, refused) = start(&records, &[Arc::clone(&moved), young]);
+        let (running, refused) = started(&records, &[Arc::clone(&moved), young]);
         assert_eq!(running, ["mine", "young"]);
         assert!(refused[0].starts_with("old KindTaken"), "{refused:?}");
         // A mistake does not lose the kind, and nor does a deletion until it is done.
@@ -518,7 +517,7 @@ mod tests {
         let mut going = (*object("young", 2, "Thing", &none)).clone();
         going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
         for young in [broken, Arc::new(going)] {
-            let (running, refused) = start(&records, &[Arc::clone(&moved), young]);
+            let (running, refused) = started(&records, &[Arc::clone(&moved), young]);
             assert_eq!(running, ["mine"]);
             assert!(
                 refused.iter().any(|it| it.starts_with("old KindTaken")),
@@ -526,9 +525,9 @@ mod tests {
             );
         }
         // When it is gone, or has another kind, the kind is free.
-        let gone = start(&records, &[Arc::clone(&moved)]);
+        let gone = started(&records, &[Arc::clone(&moved)]);
         assert_eq!(gone.0, ["mine", "old"]);
-        let elsewhere = start(&records, &[moved, object("young", 2, "Other", &none)]);
+        let elsewhere = started(&records, &[moved, object("young", 2, "Other", &none)]);
         assert_eq!(elsewhere.0, ["mine", "old", "young"]);
     }
 
@@ -547,10 +546,7 @@ mod tests {
     #[test]
     fn a_controller_of_a_name_that_was_used_before_waits_until_it_may_take_over() {
         let again = with_uid(&object("a", 1, "Thing", &json!({})), "new");
-        let start = |records: &KindRecords, object: &Arc<DynamicObject>| {
-            let objects = [Arc::clone(object)];
-            admitted_with(records, &mut LastAllowed::default(), &file(), &objects)
-        };
+        let start = |records: &KindRecords, object: &Arc<DynamicObject>| started(records, &[Arc::clone(object)]);
         for before in ["gone", "configuration-file"] {
             let (running, refused) = start(&recorded(before, &["a"]), &again);
             assert_eq!(running, ["mine"]);

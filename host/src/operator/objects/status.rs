@@ -405,6 +405,19 @@ mod tests {
         }
     }
 
+    fn candidate(state: CandidateState) -> CandidateVersion {
+        CandidateVersion {
+            digest: None,
+            version: None,
+            state,
+            reason: None,
+            message: "another version is pinned".into(),
+            summary: String::new(),
+            diff: String::new(),
+            since: Timestamp::now(),
+        }
+    }
+
     fn object(status: &Value) -> DynamicObject {
         serde_json::from_value(json!({"metadata": {"name": "echo", "generation": 2}, "status": status}))
             .unwrap()
@@ -444,14 +457,10 @@ mod tests {
         refused.still_runs = true;
         let mut report = live("sha256:a", "proved");
         report.candidate = Some(CandidateVersion {
-            digest: None,
-            version: None,
-            state: CandidateState::HeldBack,
             reason: Some("Fails".into()),
             message: "it fails on 1 object: shop/a: the password is b".into(),
             summary: "it fails on 1 object".into(),
-            diff: String::new(),
-            since: Timestamp::now(),
+            ..candidate(CandidateState::HeldBack)
         });
         let status = of(&object(&old()), Some(&refused), &facts(Some(&report)));
         assert!(status.runs);
@@ -512,16 +521,7 @@ mod tests {
     #[test]
     fn what_does_not_become_live_has_one_sentence_in_all_places() {
         let mut report = live("sha256:a", "proved");
-        report.candidate = Some(CandidateVersion {
-            digest: None,
-            version: None,
-            state: CandidateState::PutAside,
-            reason: None,
-            message: "another version is pinned".into(),
-            summary: String::new(),
-            diff: String::new(),
-            since: Timestamp::now(),
-        });
+        report.candidate = Some(candidate(CandidateState::PutAside));
         let said = |report: &PluginReport| {
             let fields = of(&object(&Value::Null), None, &facts(Some(report))).fields;
             let [status, reason, message] = condition_of(&fields, PLUGIN_HELD_BACK);
@@ -533,9 +533,7 @@ mod tests {
         report.pin_problem = Some("the version 0 is pinned".into());
         assert_eq!(said(&report), ("True".into(), UNMATCHED_PIN.into(), true));
         report.pin_problem = None;
-        if let Some(candidate) = &mut report.candidate {
-            candidate.state = CandidateState::Refused;
-        }
+        report.candidate = Some(candidate(CandidateState::Refused));
         assert_eq!(said(&report), ("True".into(), PLUGIN_REFUSED.into(), true));
     }
 }
