@@ -15,8 +15,7 @@ use crate::error::Part;
 
 /// Name of the subcommand.
 pub(crate) const COMMAND: &str = "compile-plugin";
-/// Exit code when the file is not a plugin; standard output contains the [`Part`](crate::Part) that is wrong in the
-/// first line, then the reason.
+/// Exit code when the file is not a plugin; standard output contains the [`LoadError`](crate::LoadError) as JSON.
 pub(crate) const REFUSED: i32 = 1;
 /// Exit code when the process could not limit itself or could not start; standard error contains the reason.
 pub(crate) const UNLIMITED: i32 = 70;
@@ -109,7 +108,7 @@ pub fn compile_plugin(limits: &Limited) -> ExitCode {
             return ExitCode::from(101);
         }
         Err(error) => (
-            format!("{}\n{error}", error.part().as_str()).into_bytes(),
+            serde_json::to_vec(&error).unwrap_or_default(),
             exit_code(REFUSED),
         ),
     };

@@ -31,12 +31,9 @@ pub enum EngineError {
     /// The configuration is not possible on this machine.
     #[error("cannot start the WebAssembly engine: {0:#}")]
     Engine(wasmtime::Error),
-    /// The thread that interrupts guests could not be started.
-    #[error("cannot start the thread that interrupts plugins: {0}")]
-    Ticker(std::io::Error),
-    /// The threads for slow plugin calls could not be started.
-    #[error("cannot start the threads for slow plugin calls: {0}")]
-    Lane(std::io::Error),
+    /// The thread that interrupts guests, or those for slow calls, could not be started.
+    #[error("cannot start the threads for plugin calls: {0}")]
+    Threads(std::io::Error),
 }
 
 /// The compilers and allocators, with the process-wide resources of every call: a turn and a ticking epoch.
@@ -84,9 +81,9 @@ impl Engine {
         let on_demand = wasmtime::Engine::new(&config(None)).map_err(EngineError::Engine)?;
         let engines = pooled.iter().chain([&on_demand]);
         let ticker =
-            Ticker::start(engines.map(wasmtime::Engine::weak).collect()).map_err(EngineError::Ticker)?;
+            Ticker::start(engines.map(wasmtime::Engine::weak).collect()).map_err(EngineError::Threads)?;
         let turns = Fair::new(memory.turns() as usize, 1);
-        let lane = Lane::start().map_err(EngineError::Lane)?;
+        let lane = Lane::start().map_err(EngineError::Threads)?;
         Ok(Self {
             pooled,
             on_demand,

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::contract::{CommandOutput, Description, Export, Failure, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
 
 /// Why a file is not a plugin of this host. The message is for users: it contains the problem and the next step.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct LoadError {
     part: Part,
@@ -204,7 +206,7 @@ fn check_versions(description: &Description) -> Result<(), String> {
 }
 
 /// What a [`LoadError`] is about. Each is a check of `operator-host check`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     /// The size of the file, or what it costs to compile.
     Size,
@@ -223,16 +225,6 @@ pub enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Size,
-        Self::Form,
-        Self::Imports,
-        Self::Contract,
-        Self::Compiler,
-        Self::Describe,
-        Self::Host,
-    ];
-
     /// Returns the name in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -2,7 +2,7 @@
 //!
 //! The limits are its arguments ([`Limited`]), and the plugin's file is its standard input. The exit codes are:
 //! - 0: standard output contains the machine code;
-//! - [`REFUSED`]: the file is not a plugin, and standard output contains the reason and what it is about;
+//! - [`REFUSED`]: the file is not a plugin, and standard output contains the [`LoadError`] as JSON;
 //! - [`UNLIMITED`]: the process could not start or limit itself, and nothing was compiled;
 //! - any other, or a signal: the compiler reached a limit, or failed.
 //!
@@ -200,11 +200,11 @@ fn no_process(why: &str) -> LoadError {
 
 /// Reads the output of a process that refused a file.
 fn refused(output: &[u8]) -> LoadError {
-    let output = String::from_utf8_lossy(output);
-    let (part, message) = output.split_once('\n').unwrap_or_default();
-    let part = Part::ALL.into_iter().find(|known| known.as_str() == part);
-    // It may list the imports of the file, or repeat their names.
-    LoadError::new(part.unwrap_or(Part::Compiler), shortened(message))
+    match serde_json::from_slice::<LoadError>(output) {
+        // It may list the imports of the file, or repeat their names.
+        Ok(error) => LoadError::new(error.part(), shortened(&error.to_string())),
+        Err(error) => LoadError::new(Part::Compiler, error.to_string()),
+    }
 }
 
 /// How a compiling process ended, and its output.
