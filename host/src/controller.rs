@@ -425,7 +425,7 @@ fn subscribe(context: &Arc<Context>) {
     let of = |watches: &KindReflectors, interests: &[Interest<'static>], react: Reaction| {
         let weak = weak.clone();
         let subscriber: Subscriber = Arc::new(move |kind, change| {
-            if let Some(context) = weak.upgrade() {
+            if let Some(context) = weak.upgrade().filter(|_| !change.is_same()) {
                 react(&context, kind, change);
             }
         });
@@ -463,9 +463,6 @@ fn interests_in_children(config: &ControllerConfig) -> Vec<Interest<'static>> {
 }
 
 fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
-    if change.is_same() {
-        return;
-    }
     let Some(object) = change.object() else {
         return;
     };
@@ -501,9 +498,6 @@ fn is_of_status_only(change: &Change<'_>) -> bool {
 }
 
 fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
-    if change.is_same() {
-        return;
-    }
     let Some(object) = change.object() else {
         return;
     };
@@ -567,7 +561,7 @@ fn enqueue_by_namespace_labels(context: &Context) {
 }
 
 fn related_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
-    if change.is_same() || !context.state.needs.has_kind(kind) {
+    if !context.state.needs.has_kind(kind) {
         return;
     }
     for object in change.both() {
