@@ -4,7 +4,6 @@
 //! running host, `uninstall` is what the operator does for a Controller that is deleted, `completions` needs all commands, and
 //! `compile-plugin` is a part of the process.
 
-pub mod compile_plugin;
 pub mod completions;
 pub mod egress;
 pub mod explain;
@@ -75,5 +74,12 @@ pub enum Command {
     Completions(completions::Args),
     /// Compile the plugin on standard input (internal)
     #[command(hide = true)]
-    CompilePlugin(compile_plugin::Args),
+    CompilePlugin {
+        /// Memory limit in bytes
+        memory: u64,
+        /// CPU time limit in seconds
+        seconds: u64,
+        /// Process ID of the parent; this process exits when the parent does
+        parent: u32,
+    },
 }

@@ -7,6 +7,7 @@ use operator_host::cli::{self, Cli, Command};
 use operator_host_author::{
     check, crd, diff, new, pack, push, rbac, render, replay, schema, sign, verify, webhook_manifests,
 };
+use operator_host_runtime::{Limited, compile_plugin};
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
@@ -14,8 +15,17 @@ fn main() -> ExitCode {
         end_with_the_reader();
     }
     // The child lowers its priority, which only threads started afterwards inherit.
-    if let Command::CompilePlugin(args) = &command {
-        return cli::compile_plugin::run(args);
+    if let Command::CompilePlugin {
+        memory,
+        seconds,
+        parent,
+    } = command
+    {
+        return compile_plugin(&Limited {
+            memory,
+            seconds,
+            parent,
+        });
     }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -46,7 +56,7 @@ fn main() -> ExitCode {
             Command::Schema(args) => schema::run(&args).map(|()| ExitCode::SUCCESS),
             Command::Completions(args) => cli::completions::run(&args).map(|()| ExitCode::SUCCESS),
             // Handled above.
-            Command::CompilePlugin(args) => Ok(cli::compile_plugin::run(&args)),
+            Command::CompilePlugin { .. } => Ok(ExitCode::FAILURE),
         }
     });
     // Do not wait for a plugin that is still being compiled.
