@@ -112,7 +112,8 @@ fn the_definitions_that_need_the_webhook_are_what_is_printed_for_the_plugins_tha
     let service = "operator-host/operator-host-webhook";
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.yaml");
-    let webhook = format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key, service: {service}}}\n");
+    let webhook =
+        format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key, service: {service}}}\n");
     std::fs::write(&config, webhook).unwrap();
     let print = |reach: [&str; 2]| {
         let mut crd = program(&["crd", "--inject-ca-from", service]);

@@ -107,7 +107,11 @@ impl Uninstall<'_> {
                 let spec = lease.spec?;
                 let seconds = spec.lease_duration_seconds?.try_into().ok()?;
                 let holder = spec.holder_identity.filter(|identity| !identity.is_empty())?;
-                Some((holder, Duration::from_secs(seconds), lease.metadata.resource_version))
+                Some((
+                    holder,
+                    Duration::from_secs(seconds),
+                    lease.metadata.resource_version,
+                ))
             }))
         };
         let Some((_, duration, first)) = read().await? else {

@@ -55,8 +55,7 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
     }
     let desk = Desk::new();
     let answered = Fixture::new(cases::ANSWER);
-    let socket =
-        r#"(import "wasi_snapshot_preview1" "sock_accept" (func (param i32 i32 i32) (result i32)))"#;
+    let socket = r#"(import "wasi_snapshot_preview1" "sock_accept" (func (param i32 i32 i32) (result i32)))"#;
     let socket = answered.clone().import(socket);
     // What Go's standard library brings does no harm while it is not called.
     let unused = desk.file("unused.wasm", socket.build(Form::Command));
@@ -91,10 +90,17 @@ fn check_case(desk: &Desk, case: &str, name: &str, more: &[&str]) -> Answer {
 fn check_fails_for_an_answer_and_a_name_that_a_host_or_the_api_server_would_refuse() {
     let desk = Desk::new();
     let good = check_case(&desk, cases::ANSWER, "f", &[]).expect(0);
-    assert_contains(&good.out, "ok    determinism … ok    children      f: 1, all of them allowed\n");
+    assert_contains(
+        &good.out,
+        "ok    determinism … ok    children      f: 1, all of them allowed\n",
+    );
     for (case, name, words) in [
         (cases::PANIC, "f", "fail  samples"),
-        (cases::CLOCK_AND_RANDOM, "f", "fail  determinism … children[0].seen"),
+        (
+            cases::CLOCK_AND_RANDOM,
+            "f",
+            "fail  determinism … children[0].seen",
+        ),
         (
             &cases::ANSWER.replace("answer\\22", "Answer\\22"),
             "f",
@@ -133,13 +139,21 @@ fn check_fails_when_the_configuration_does_not_allow_what_the_plugin_makes() {
             1,
             "fail  config … contains no CustomResourceDefinition",
         ),
-        ("Other", "children: []", 1, "fail  config … no controller reconciles"),
+        (
+            "Other",
+            "children: []",
+            1,
+            "fail  config … no controller reconciles",
+        ),
     ] {
         let parent = format!("{{apiVersion: fixtures.dev/v1, kind: {kind}}}");
         let text = format!("controllers: [{{name: c, plugin: case.wasm, parent: {parent}, {rest}}}]");
         let config = desk.file("config.yaml", text);
         let more = ["--config", &config];
-        assert_contains(&check_case(&desk, cases::ANSWER, "f", &more).expect(code).out, words);
+        assert_contains(
+            &check_case(&desk, cases::ANSWER, "f", &more).expect(code).out,
+            words,
+        );
     }
 }
 

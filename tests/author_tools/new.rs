@@ -21,7 +21,12 @@ impl Project {
     /// Generates a plugin for a kind.
     pub fn of_kind(name: &str, language: &str, kind: &str, version: &str) -> Self {
         let desk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        Self::within(desk, name, language, &format!("--kind {kind} --version {version}"))
+        Self::within(
+            desk,
+            name,
+            language,
+            &format!("--kind {kind} --version {version}"),
+        )
     }
 
     /// Generates a plugin outside of the repository.
@@ -248,11 +253,7 @@ fn a_plugin_in_typescript_passes_its_tests_and_says_where_it_failed() {
 #[test]
 fn a_plugin_in_typescript_has_modules_in_folders_and_json() {
     let project = Project::new("parts-ts", "ts");
-    project.edit(
-        "plugin.ts",
-        "\"app.kubernetes.io/name\": name",
-        "[label]: name",
-    );
+    project.edit("plugin.ts", "\"app.kubernetes.io/name\": name", "[label]: name");
     let import = r#"import { label } from "./parts/deep/label.js";"#;
     let code = project.read("plugin.ts");
     project.put("plugin.ts", format!("{import}\n{code}"));
@@ -551,5 +552,8 @@ fn a_spec_with_types_of_kubernetes_builds_is_small_and_comes_back_from_conversio
     project.put("sample.yaml", text);
     let mut check = program(&["check"]);
     check.arg(plugin).arg("--sample").arg(project.file("sample.yaml"));
-    assert_contains(&check.prints(), "nothing is lost between … g: 1, all of them allowed");
+    assert_contains(
+        &check.prints(),
+        "nothing is lost between … g: 1, all of them allowed",
+    );
 }

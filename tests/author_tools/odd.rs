@@ -5,10 +5,10 @@
 use crate::support::prelude::*;
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde_json::Map;
 use super::new::Project;
 use super::replay::same;
+use serde::Deserialize;
+use serde_json::Map;
 
 /// An input: the resource, and what the answer in each language contains.
 #[derive(Deserialize)]

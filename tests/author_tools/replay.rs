@@ -107,8 +107,7 @@ fn the_exit_code_shows_whether_an_answer_differs_and_the_difference_is_printed()
 fn an_accepted_answer_replaces_the_recorded_one_and_nothing_else_in_the_file() {
     let desk = Desk::new();
     let plugin = desk.file("p.wasm", Fixture::new(cases::ANSWER).build(Form::Component));
-    let accept =
-        |plugin: &str, record: &str| host(&["replay", "--accept", "--plugin", plugin, record]);
+    let accept = |plugin: &str, record: &str| host(&["replay", "--accept", "--plugin", plugin, record]);
     // In an order and with spaces that only a person writes.
     let case = |output: &str| {
         format!(
@@ -225,7 +224,10 @@ async fn what_a_host_recorded_is_replayed_alike_and_holds_no_value_of_a_secret()
         assert!(!text.contains(value), "{value} was recorded:\n{text}");
     }
     assert_contains(&text, "mysql://root:masked-");
-    let all: Vec<Value> = texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+    let all: Vec<Value> = texts
+        .iter()
+        .map(|text| serde_json::from_str(text).unwrap())
+        .collect();
     for call in ["reconcile", "cleanup"] {
         assert!(all.iter().any(|it| it["input"]["call"] == call), "{text}");
     }

@@ -43,15 +43,16 @@ pub(crate) fn values() -> BTreeMap<String, Value> {
 fn the_readme_of_the_chart_has_a_row_for_every_value_with_its_default() {
     let readme = read("README.md");
     let rows = readme.lines().filter(|line| line.starts_with("| `"));
-    let mut rows: Vec<_> = rows.map(|row| {
-        let cells: Vec<&str> = row.split(" | ").collect();
-        assert!(cells[2].len() > 10, "{row}");
-        let name = cells[0].trim_start_matches("| ").trim_matches('`');
-        let default = cells[1].trim().trim_matches('`');
-        let default = default.replace(": ", ":").replace(", ", ",");
-        (name.to_owned(), default)
-    })
-    .collect();
+    let mut rows: Vec<_> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            assert!(cells[2].len() > 10, "{row}");
+            let name = cells[0].trim_start_matches("| ").trim_matches('`');
+            let default = cells[1].trim().trim_matches('`');
+            let default = default.replace(": ", ":").replace(", ", ",");
+            (name.to_owned(), default)
+        })
+        .collect();
     rows.sort();
     let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let expected = values().into_iter().map(|(path, value)| (path, text(value)));

@@ -4,7 +4,8 @@ use crate::support::prelude::*;
 
 /// Regression: after four iterations the plugin was reported to change its answer each time.
 #[tokio::test]
-async fn children_that_need_each_other_are_created_in_one_reconcile_and_a_plugin_that_does_not_settle_is_stopped() {
+async fn children_that_need_each_other_are_created_in_one_reconcile_and_a_plugin_that_does_not_settle_is_stopped()
+ {
     let (scenario, host) = puppets("unsettled", "").await;
     let names = ["a", "b", "c", "d", "e", "f", "g"];
     let spec = json!({

@@ -41,8 +41,13 @@ async fn what_is_needed_by_name_or_label_is_read_and_a_change_of_it_reconciles_a
     scenario.apply(&labelled("settings", "none")).await;
     until_read(&scenario, json!({"named": ["settings"], "blue": ["blue-1"]})).await;
     // One object enters the selection by its label, one leaves it, one is deleted.
-    for (name, labels) in [("red-1", json!({"team": "blue"})), ("blue-1", json!({"retired": "yes"}))] {
-        scenario.patch(CONFIG_MAP, name, json!({"metadata": {"labels": labels}})).await;
+    for (name, labels) in [
+        ("red-1", json!({"team": "blue"})),
+        ("blue-1", json!({"retired": "yes"})),
+    ] {
+        scenario
+            .patch(CONFIG_MAP, name, json!({"metadata": {"labels": labels}}))
+            .await;
     }
     scenario.delete(CONFIG_MAP, "settings").await;
     until_read(&scenario, json!({"named": [], "blue": ["red-1"]})).await;

@@ -32,7 +32,12 @@ fn failed(command: &mut Command) -> String {
 }
 
 fn unpack(archive: &Path, into: &Path) {
-    Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(into).prints();
+    Command::new("tar")
+        .arg("-xzf")
+        .arg(archive)
+        .arg("-C")
+        .arg(into)
+        .prints();
 }
 
 /// Returns what a shell offers for the last of these words, with the function that the script registers.
@@ -126,7 +131,11 @@ fn archived(manual: &Path) -> TempDir {
     let program = small.path().join("program");
     fs::write(&program, format!("#!/bin/sh\nexec '{PROGRAM}' \"$@\"\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
-    script("archive.sh").arg(&program).arg(manual).arg(folder.path()).prints();
+    script("archive.sh")
+        .arg(&program)
+        .arg(manual)
+        .arg(folder.path())
+        .prints();
     folder
 }
 
@@ -155,7 +164,9 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
         1,
         "nothing beside {name}"
     );
-    let version = Command::new(inside.join("operator-host")).arg("--version").prints();
+    let version = Command::new(inside.join("operator-host"))
+        .arg("--version")
+        .prints();
     assert_eq!(
         version,
         concat!("operator-host ", env!("CARGO_PKG_VERSION"), "\n")
@@ -217,10 +228,11 @@ async fn the_chart_is_packaged_and_pushed_to_a_registry() {
     let into = folder.path().join("dist");
     let reference = format!("oci://{}/team/charts", registry.name());
     let file = script("chart.sh")
-            .arg(&into)
-            .arg(&reference)
-            .env("HELM", root().join("tests/helm.sh"))
-            .env("HELM_PUSH", "--plain-http").prints();
+        .arg(&into)
+        .arg(&reference)
+        .env("HELM", root().join("tests/helm.sh"))
+        .env("HELM_PUSH", "--plain-http")
+        .prints();
     let file = Path::new(file.trim());
     assert!(file.starts_with(&into) && file.is_file(), "{}", file.display());
     let version = env!("CARGO_PKG_VERSION");
@@ -229,7 +241,9 @@ async fn the_chart_is_packaged_and_pushed_to_a_registry() {
         registry.name()
     );
     let accept = "Accept: application/vnd.oci.image.manifest.v1+json";
-    let manifest = Command::new("curl").args(["--silent", "--fail", "--header", accept, &url]).prints();
+    let manifest = Command::new("curl")
+        .args(["--silent", "--fail", "--header", accept, &url])
+        .prints();
     let manifest: Value = serde_json::from_str(&manifest).unwrap();
     let expected = "application/vnd.cncf.helm.config.v1+json";
     assert_eq!(manifest["config"]["mediaType"], expected);
@@ -289,7 +303,10 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
     }
 
     let wheel = file(format!("operator_plugin-{version}-py3-none-any.whl"));
-    let listed = Command::new("python3").args(["-m", "zipfile", "-l"]).arg(&wheel).prints();
+    let listed = Command::new("python3")
+        .args(["-m", "zipfile", "-l"])
+        .arg(&wheel)
+        .prints();
     let words =
         "operator_plugin.py … operator_types.py … share/operator-plugin/plugin.wit … licenses/LICENSE";
     assert_contains(&listed, words);
@@ -571,8 +588,9 @@ fn each_crate_is_packaged_with_all_that_it_includes_and_says_what_it_is() {
         .find(|place| place.join("templates").is_dir())
         .unwrap();
     let templates = Command::new("git")
-            .args(["ls-files", "templates"])
-            .current_dir(root().join("host/author")).prints();
+        .args(["ls-files", "templates"])
+        .current_dir(root().join("host/author"))
+        .prints();
     assert!(templates.lines().count() > 30, "{templates}");
     for template in templates.lines() {
         assert!(

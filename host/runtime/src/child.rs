@@ -107,10 +107,7 @@ pub fn compile_plugin(limits: &Limited) -> ExitCode {
             eprintln!("{error}");
             return ExitCode::from(101);
         }
-        Err(error) => (
-            serde_json::to_vec(&error).unwrap_or_default(),
-            exit_code(REFUSED),
-        ),
+        Err(error) => (serde_json::to_vec(&error).unwrap_or_default(), exit_code(REFUSED)),
     };
     let mut stdout = io::stdout().lock();
     match stdout.write_all(&output).and_then(|()| stdout.flush()) {

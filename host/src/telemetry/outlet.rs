@@ -84,7 +84,11 @@ impl Outlet {
     }
 
     /// Exports what has waited in a batch processor.
-    pub(super) async fn send(&self, items: usize, export: impl Future<Output = OTelSdkResult>) -> OTelSdkResult {
+    pub(super) async fn send(
+        &self,
+        items: usize,
+        export: impl Future<Output = OTelSdkResult>,
+    ) -> OTelSdkResult {
         self.waiting.fetch_sub(items, Ordering::Relaxed);
         let result = export.await;
         self.sent(&result, items);

@@ -99,8 +99,16 @@ mod tests {
             (Signal::Traces, &[of_metrics], false),
             (Signal::Traces, &[ENDPOINT], true),
             (Signal::Traces, &[ENDPOINT, ("OTEL_SDK_DISABLED", "true")], false),
-            (Signal::Traces, &[ENDPOINT, ("OTEL_TRACES_EXPORTER", "none")], false),
-            (Signal::Traces, &[ENDPOINT, ("OTEL_METRICS_EXPORTER", "none")], true),
+            (
+                Signal::Traces,
+                &[ENDPOINT, ("OTEL_TRACES_EXPORTER", "none")],
+                false,
+            ),
+            (
+                Signal::Traces,
+                &[ENDPOINT, ("OTEL_METRICS_EXPORTER", "none")],
+                true,
+            ),
             (Signal::Logs, &[ENDPOINT], false),
             (Signal::Logs, &[ENDPOINT, ("OTEL_LOGS_EXPORTER", "none")], false),
             (Signal::Logs, &[ENDPOINT, ("OTEL_LOGS_EXPORTER", "otlp")], true),

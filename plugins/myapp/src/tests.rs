@@ -89,7 +89,9 @@ fn the_time_in_the_status_moves_only_when_something_else_does() {
 
 #[test]
 fn what_a_schema_cannot_say_is_refused_with_its_field() {
-    let errors = sample().set("/spec/resources/cpu", "much").validate(&PLUGIN, None);
+    let errors = sample()
+        .set("/spec/resources/cpu", "much")
+        .validate(&PLUGIN, None);
     assert_eq!(errors[0].path, "spec.resources.cpu");
 }
 

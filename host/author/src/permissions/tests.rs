@@ -187,8 +187,7 @@ fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_
     ];
     assert_has(&installs, &expected);
     assert_warns(&installs, &["cannot limit `create` to a name"]);
-    let creates =
-        |it: &Permission| it.verb == "create" && it.resource == "customresourcedefinitions";
+    let creates = |it: &Permission| it.verb == "create" && it.resource == "customresourcedefinitions";
     assert!(!granted("check").iter().any(creates));
 }
 

@@ -32,10 +32,7 @@ async fn a_file_that_is_no_plugin_is_refused_in_words() {
         (another_world(), "not a plugin … reconciler"),
         (library("run"), "`_start`"),
         (importing, "imports `env.exec` … no files, no network"),
-        (
-            command("", "unreachable"),
-            "`describe` failed … unreachable",
-        ),
+        (command("", "unreachable"), "`describe` failed … unreachable"),
     ];
     for (file, words) in files {
         refused_with(file, words).await;

@@ -85,10 +85,7 @@ async fn a_call_that_gets_no_memory_in_time_fails_and_a_small_one_is_not_delayed
         let error = busy.outcome.unwrap_err();
         assert_eq!(error.class(), Class::Busy, "{form:?}: {error}");
         assert!(busy.stats.waited >= Duration::from_millis(300), "{form:?}");
-        assert_contains(
-            &error.to_string(),
-            "`--memory` … `limits.memory` … `concurrency`",
-        );
+        assert_contains(&error.to_string(), "`--memory` … `limits.memory` … `concurrency`");
         children(&small).await;
         drop(held);
         children(&patient).await;

@@ -79,7 +79,10 @@ fn leb128(mut number: usize) -> Vec<u8> {
 }
 
 async fn answers(file: Vec<u8>) {
-    assert_eq!(children(&loaded(file).await).await[0]["metadata"]["name"], "answer");
+    assert_eq!(
+        children(&loaded(file).await).await[0]["metadata"]["name"],
+        "answer"
+    );
 }
 
 /// Regression: the pool had room for 16, and `check`, which had no pool, accepted the plugin.

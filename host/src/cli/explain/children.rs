@@ -242,7 +242,12 @@ impl Found {
         let plugin = made.map(|made| printable(&format!("{} ({})", made.plugin, short(made.digest))));
         let generation = made.and_then(|made| Some(made.parent?.0.to_string()));
         let row = [
-            format!("{branch}{}/{}{}", kind(object), object.name_any(), place.unwrap_or_default()),
+            format!(
+                "{branch}{}/{}{}",
+                kind(object),
+                object.name_any(),
+                place.unwrap_or_default()
+            ),
             state,
             created.map_or_else(String::new, |created| age(created.0, now)),
             plugin.unwrap_or_default(),

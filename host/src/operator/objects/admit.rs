@@ -546,7 +546,8 @@ mod tests {
     #[test]
     fn a_controller_of_a_name_that_was_used_before_waits_until_it_may_take_over() {
         let again = with_uid(&object("a", 1, "Thing", &json!({})), "new");
-        let start = |records: &KindRecords, object: &Arc<DynamicObject>| started(records, &[Arc::clone(object)]);
+        let start =
+            |records: &KindRecords, object: &Arc<DynamicObject>| started(records, &[Arc::clone(object)]);
         for before in ["gone", "configuration-file"] {
             let (running, refused) = start(&recorded(before, &["a"]), &again);
             assert_eq!(running, ["mine"]);
