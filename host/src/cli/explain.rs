@@ -413,7 +413,7 @@ mod tests {
             "App.a.dev shop/web\n  The host has seen the current spec, generation 3.\n",
             "  Ready          False   60s   ChildrenNotReady: Deployment shop/web: 0 of 1 [2J replicas\n",
             "Other: it would delete Pod web-1\n    -a\n    + b\n",
-            "  └─ ReplicaSet.apps/web-1 ",
+            "  └─ ReplicaSet/web-1 ",
             "     └─ Pod/web-1-x ",
             "  Secret/key ",
             "  90s   Normal ChildrenChanged: created Pod web-1 (trace 4bf9)\n",
@@ -426,7 +426,7 @@ mod tests {
         assert!(!text.contains("web-0"), "of an earlier version: {text}");
         let words: Vec<_> = text.split_whitespace().collect();
         for row in [
-            "Deployment.apps/web 0 of 1 replicas are available 100s shop 1.4.0 (0123456789ab) 3 kubectl-edit └─",
+            "Deployment/web 0 of 1 replicas are available 100s shop 1.4.0 (0123456789ab) 3 kubectl-edit └─",
             "Secret/key ready, retained 100s shop",
         ] {
             assert!(words.join(" ").contains(row), "{row:?} is not in {text}");
