@@ -150,11 +150,15 @@ impl Source for Origin {
     }
 }
 
+/// What was made last, and of which access.
+type Made<T> = Option<(Arc<Access>, T)>;
+type Make<T> = dyn Fn(&Arc<Access>) -> Result<T, ClientError> + Send + Sync;
+
 /// What is made of the access, and made again when that is another one: requests in progress keep theirs. Clones share it.
 #[derive(Clone)]
 pub(super) struct Renewable<T> {
-    made: Arc<Mutex<Option<(Arc<Access>, T)>>>,
-    make: Arc<dyn Fn(&Arc<Access>) -> Result<T, ClientError> + Send + Sync>,
+    made: Arc<Mutex<Made<T>>>,
+    make: Arc<Make<T>>,
 }
 
 impl<T: Clone> Renewable<T> {
