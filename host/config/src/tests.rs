@@ -68,6 +68,17 @@ fn a_controller_may_be_pinned_to_one_version() {
     assert_eq!(pinned.controllers[0].trust.sha256, digest.parse().ok());
 }
 
+#[test]
+fn a_controller_may_have_another_mode_of_definitions_than_the_file() {
+    let of = |text: &str| parse(text).unwrap().controllers[0].definitions;
+    let install = format!("definitions: install\n{GOOD}");
+    assert_eq!(of(&install), DefinitionsMode::Install);
+    assert_eq!(
+        of(&format!("{install}    definitions: check\n")),
+        DefinitionsMode::Check
+    );
+}
+
 /// One file that is missing must not stop the controllers of the others.
 #[test]
 fn a_plugin_file_may_be_missing() {
