@@ -62,15 +62,17 @@ fn written() -> BTreeSet<String> {
     });
     let mut reasons = BTreeSet::new();
     for text in texts {
-        // The reasons for the classes of failed calls are in one table.
-        let table = text.contains("fault(class:Class)").then_some("=>\"");
-        for before in BEFORE.into_iter().chain(table) {
-            let words = text
-                .split(before)
-                .skip(1)
-                .filter_map(|rest| rest.split('"').next());
-            reasons.extend(words.filter(|word| is_reason(word)).map(str::to_owned));
-        }
+        // The reasons for the classes of failed calls are in one table, and those of errors in another: `=> ("api", "ApplyFailed", …)`.
+        let is_table = text.contains("fault(class:Class)");
+        let of_errors = text.split("=>(\"").skip(1).filter(|_| is_table);
+        let of_errors = of_errors.filter_map(|row| row.split('"').nth(2));
+        let of_classes = is_table.then_some("=>\"");
+        let others = BEFORE.into_iter().chain(of_classes).flat_map(|before| {
+            let rest = text.split(before).skip(1);
+            rest.filter_map(|rest| rest.split('"').next())
+        });
+        let words = of_errors.chain(others).filter(|word| is_reason(word));
+        reasons.extend(words.map(str::to_owned));
     }
     reasons
 }
