@@ -105,15 +105,17 @@ impl Answer {
             let head = format!("HTTP/1.1 {status} X\r\nConnection: close\r\n{}\r\n", self.headers);
             to.write_all(head.as_bytes()).await?;
         }
-        while !head_only {
+        if head_only {
+            return to.shutdown().await;
+        }
+        loop {
             to.write_all(&self.body).await?;
             match self.pause {
                 Some(Duration::ZERO) => {}
                 Some(pause) => tokio::time::sleep(pause).await,
-                None => break,
+                None => return to.shutdown().await,
             }
         }
-        to.shutdown().await
     }
 }
 
