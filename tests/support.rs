@@ -439,16 +439,33 @@ impl Scenario {
         what: &str,
         condition: impl Fn(&DynamicObject) -> bool,
     ) -> DynamicObject {
-        let api = self.api(kind);
         let holds = |object: Option<&DynamicObject>| object.is_some_and(&condition);
-        match tokio::time::timeout(LIMIT, await_condition(api, name, holds)).await {
-            Ok(result) => result.expect("a watch").expect("an object"),
-            Err(_) => panic!(
+        match self.watched_until(kind, name, holds).await {
+            Some(object) => object.expect("an object"),
+            None => panic!(
                 "{kind} {name} never came to this: {what}\nit is: {}\nthe host's log ends:\n{}",
                 serde_json::to_string_pretty(&self.get(kind, name).await).unwrap(),
                 self.log_tail(),
             ),
         }
+    }
+
+    /// Waits until `holds` does, and returns the object; `None` when it never does. It watches anew now and then: an API server may
+    /// send nothing more on a watch that began while the definition of the kind changed.
+    async fn watched_until(
+        &self,
+        kind: &str,
+        name: &str,
+        holds: impl Fn(Option<&DynamicObject>) -> bool,
+    ) -> Option<Option<DynamicObject>> {
+        let watch = async || loop {
+            let holds = |object: Option<&DynamicObject>| holds(object);
+            let watch = await_condition(self.api(kind), name, holds);
+            if let Ok(result) = tokio::time::timeout(LIMIT / 8, watch).await {
+                return result.expect("a watch");
+            }
+        };
+        tokio::time::timeout(LIMIT, watch()).await.ok()
     }
 
     /// Waits until an object exists.
@@ -466,9 +483,8 @@ impl Scenario {
     /// Waits until an object is deleted.
     pub async fn until_gone(&self, kind: &str, name: &str) {
         let gone = |object: Option<&DynamicObject>| object.is_none();
-        let wait = tokio::time::timeout(LIMIT, await_condition(self.api(kind), name, gone)).await;
         assert!(
-            wait.is_ok(),
+            self.watched_until(kind, name, gone).await.is_some(),
             "{kind} {name} never went; it is {:?}",
             self.get(kind, name).await
         );
