@@ -68,6 +68,14 @@ pub struct Left {
     pub errors: Vec<anyhow::Error>,
 }
 
+/// A Lease that is held.
+struct Hold {
+    holder: String,
+    duration: Duration,
+    /// The resource version of the Lease.
+    version: Option<String>,
+}
+
 /// The cluster and the operation.
 pub struct Uninstall<'a> {
     /// The connection.
@@ -99,32 +107,30 @@ impl Uninstall<'_> {
             name: leadership.name.clone(),
         };
         let leases = Api::<Lease>::namespaced(self.client.clone(), namespace);
-        // Who holds the Lease, for how long, and in which version of it.
         let read = async || {
             let found = leases.get_opt(&leadership.name).await;
             let found = found.map_err(|error| anyhow!("cannot read Lease {lease}: {}", said(&error)))?;
             anyhow::Ok(found.and_then(|lease| {
                 let spec = lease.spec?;
                 let seconds = spec.lease_duration_seconds?.try_into().ok()?;
-                let holder = spec.holder_identity.filter(|identity| !identity.is_empty())?;
-                Some((
-                    holder,
-                    Duration::from_secs(seconds),
-                    lease.metadata.resource_version,
-                ))
+                Some(Hold {
+                    holder: spec.holder_identity.filter(|identity| !identity.is_empty())?,
+                    duration: Duration::from_secs(seconds),
+                    version: lease.metadata.resource_version,
+                })
             }))
         };
-        let Some((_, duration, first)) = read().await? else {
+        let Some(first) = read().await? else {
             return Ok(None);
         };
         // The time in a Lease is of its holder's clock, which may differ from this one. A holder that is alive renews it.
-        let until = Instant::now() + duration;
+        let until = Instant::now() + first.duration;
         while Instant::now() < until {
             tokio::time::sleep(LOOK).await;
             match read().await? {
                 None => return Ok(None),
-                Some((holder, _, version)) if version != first => {
-                    return Ok(Some(format!("{holder} holds the Lease {lease}")));
+                Some(now) if now.version != first.version => {
+                    return Ok(Some(format!("{} holds the Lease {lease}", now.holder)));
                 }
                 Some(_) => {}
             }

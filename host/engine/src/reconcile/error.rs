@@ -60,6 +60,16 @@ pub(super) enum ReconcileError {
     Unsettled { calls: usize },
 }
 
+/// What metrics and conditions say of an error.
+pub(super) struct Told {
+    /// The label of a metric.
+    pub class: &'static str,
+    /// The reason of a condition.
+    pub reason: &'static str,
+    /// Whether retrying alone is not expected to help.
+    pub is_stalled: bool,
+}
+
 /// The result of a step of a reconcile.
 pub(super) type Result<T, E = ReconcileError> = std::result::Result<T, E>;
 
@@ -94,12 +104,12 @@ fn lasting(errors: &[ApiError]) -> Vec<&ApiError> {
 impl ReconcileError {
     /// Returns the error's class, for a label.
     pub(super) fn class(&self) -> &'static str {
-        self.told().0
+        self.told().class
     }
 
-    /// Returns the error's class, its reason in a condition, and whether retrying alone is not expected to help.
-    pub(super) fn told(&self) -> (&'static str, &'static str, bool) {
-        match self {
+    /// Returns what metrics and conditions say of it.
+    pub(super) fn told(&self) -> Told {
+        let (class, reason, is_stalled) = match self {
             Self::NoPlugin(_) => ("no_plugin", NO_PLUGIN, true),
             Self::Watch(_) | Self::Need(NeedError::Unreadable(_)) => ("watch", "WatchFailed", false),
             // `is_transient` filters it out.
@@ -122,6 +132,11 @@ impl ReconcileError {
             Self::Api(_) => ("api", "ApplyFailed", false),
             Self::Status(_) => ("status", "StatusRefused", true),
             Self::Unsettled { .. } => ("unsettled", "PluginUnsettled", true),
+        };
+        Told {
+            class,
+            reason,
+            is_stalled,
         }
     }
 

@@ -279,15 +279,15 @@ fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> Verdi
         ReconcileError::Call(CallError::Failure(failure)) => failure.message().to_owned(),
         error => error.to_string(),
     };
-    let (_, reason, is_stalled) = error.told();
+    let told = error.told();
     let reason = match error {
         ReconcileError::Call(CallError::Failure(Failure::Invalid {
             reason: Some(own), ..
         })) => own.as_str(),
-        _ => reason,
+        _ => told.reason,
     };
     let reason = Reason::new(reason, message);
-    match is_stalled {
+    match told.is_stalled {
         true => Verdict::Stalled(reason),
         false => Verdict::Reconciling(reason),
     }
