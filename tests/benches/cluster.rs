@@ -16,7 +16,7 @@ const ECHOES: usize = 500;
 const PODS: usize = 3;
 const CONCURRENCY: usize = 10;
 const SINGLE: usize = 40;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 11;
 const STARTS: usize = 8;
 
 fn controllers(resync: &str) -> String {
