@@ -23,7 +23,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{debug, warn};
@@ -45,8 +45,9 @@ pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
 const CAPACITY: usize = 256;
 /// Minimum time between two writes: Events must not take API server capacity from the children they are about.
 const PACE: Duration = Duration::from_millis(40);
-/// Minimum time between two writes of one controller.
+/// Minimum time between two writes of one controller, and the longest that a busy API server makes it.
 const PACE_OF_ONE: Duration = Duration::from_millis(80);
+const PACE_OF_ONE_WHILE_BUSY: Duration = Duration::from_millis(500);
 /// How long a repeated Event extends its series, as in Kubernetes' own recorder.
 const SERIES: Duration = Duration::from_secs(360);
 /// Timeout of one write.
@@ -210,13 +211,16 @@ struct Series {
 /// Writes the Events of one controller.
 async fn write(shared: Arc<Shared>, writer: Writer, mut queue: mpsc::Receiver<Queued>) {
     let mut written = Written::new();
-    let mut pace = paced(PACE_OF_ONE);
+    let mut due = Instant::now();
     while let Some(Queued { event, _unwritten }) = queue.recv().await {
         written.retain(|_, series| series.last.elapsed() < SERIES);
         loop {
-            pace.tick().await;
+            sleep_until(due).await;
             shared.pace.lock().await.tick().await;
-            let Some(delay) = put(&mut written, &event, &writer).await else {
+            let begun = Instant::now();
+            let delay = put(&mut written, &event, &writer).await;
+            due = Instant::now() + rest(begun.elapsed());
+            let Some(delay) = delay else {
                 break;
             };
             tokio::select! {
@@ -226,6 +230,12 @@ async fn write(shared: Arc<Shared>, writer: Writer, mut queue: mpsc::Receiver<Qu
             }
         }
     }
+}
+
+/// Returns how long a controller writes no Event after a write that took this long: an API server that answers slowly is busy with
+/// its children.
+fn rest(took: Duration) -> Duration {
+    (took * 10).clamp(PACE_OF_ONE, PACE_OF_ONE_WHILE_BUSY)
 }
 
 /// Writes one Event: a new one, or the count of its series. Returns a delay when the API server asks to send it later.
@@ -338,6 +348,11 @@ mod tests {
     impl Server {
         /// Returns a server that answers a request by its number, from 1, with a status code.
         fn new(code: impl Fn(usize) -> u16 + Clone + Send + 'static) -> Self {
+            Self::slow(Duration::ZERO, code)
+        }
+
+        /// As [`Server::new`], but each answer takes so long.
+        fn slow(takes: Duration, code: impl Fn(usize) -> u16 + Clone + Send + 'static) -> Self {
             let (sender, sent) = watch::channel(Vec::new());
             let sender = Arc::new(sender);
             let service = tower::service_fn(move |request: Request<Body>| {
@@ -350,6 +365,7 @@ mod tests {
                     let request = (method, controller.to_owned(), Instant::now());
                     sender.send_modify(|sent: &mut Vec<_>| sent.push(request));
                     let code = code(sender.borrow().len());
+                    tokio::time::sleep(takes).await;
                     let body = match code {
                         200..300 => json!({ "metadata": { "name": "e" }, "eventTime": null }),
                         _ => json!({ "kind": "Status", "code": code, "status": "Failure", "message": "busy",
@@ -431,6 +447,22 @@ mod tests {
         assert_eq!(server.count("busy"), 0);
         drop(hangs);
         server.until_sent("busy", 1).await;
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_answers_slowly_gets_fewer_events_but_some() {
+        for (takes, least, most) in [(20, 200, 5000), (1000, 1500, 5000)] {
+            let server = Server::slow(Duration::from_millis(takes), |_| 201);
+            let events = server.events(&Arc::new(Metrics::unread()));
+            (0..2).for_each(|note| publish(&events, note));
+            events.flush().await;
+            let sent = server.sent.borrow().clone();
+            let between = (sent[1].2 - sent[0].2).as_millis();
+            assert!(
+                (least..=most).contains(&between),
+                "{takes} ms each: {between} ms between two"
+            );
+        }
     }
 
     #[tokio::test]
