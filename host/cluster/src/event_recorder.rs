@@ -1,8 +1,8 @@
 //! Writes Events about parents and the Lease, as shown by `kubectl describe`.
 //!
 //! Events are written outside of the reconcile, at a limited rate. Each controller has its own queue and rate, and the
-//! queues take turns: a controller with too many Events drops and counts its own and delays no other. A repeated Event
-//! increments the count of its series instead of creating a new one. Events are under the limit of writes that wait for an
+//! queues take turns: a controller with too many Events drops and counts its own and delays no other. Warnings do not wait for
+//! its other Events, and are not dropped for them. A repeated Event increments the count of its series instead of creating a new one. Events are under the limit of writes that wait for an
 //! answer, with the other writes of their controller.
 //!
 //! The `Recorder` of kube-runtime has no rate, keeps the first note of a series, has no annotations, and does not start a
@@ -41,7 +41,7 @@ use operator_host_telemetry::trace;
 /// Annotation of an Event with the trace ID of the reconcile it is from, when that trace is sampled.
 pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
 
-/// Capacity of one controller's queue.
+/// Capacity of each of a controller's queues.
 const CAPACITY: usize = 256;
 /// Minimum time between two writes: Events must not take API server capacity from the children they are about.
 const PACE: Duration = Duration::from_millis(40);
@@ -60,7 +60,8 @@ const MAX_REASON: usize = 128;
 #[derive(Clone)]
 pub struct Events {
     controller: String,
-    queue: mpsc::Sender<Queued>,
+    warnings: mpsc::Sender<Queued>,
+    others: mpsc::Sender<Queued>,
     shared: Arc<Shared>,
 }
 
@@ -96,11 +97,13 @@ impl Events {
     }
 
     fn start(controller: &str, writer: Writer, shared: Arc<Shared>) -> Self {
-        let (queue, queued) = mpsc::channel(CAPACITY);
-        tokio::spawn(write(Arc::clone(&shared), writer, queued));
+        let (warnings, queued_warnings) = mpsc::channel(CAPACITY);
+        let (others, queued_others) = mpsc::channel(CAPACITY);
+        tokio::spawn(write(Arc::clone(&shared), writer, queued_warnings, queued_others));
         Self {
             controller: format!("operator-host/{controller}"),
-            queue,
+            warnings,
+            others,
             shared,
         }
     }
@@ -154,9 +157,9 @@ impl Events {
         note: &str,
         plugin: Option<Digest>,
     ) {
-        let type_ = match type_ {
-            EventType::Normal => "Normal",
-            EventType::Warning => "Warning",
+        let (type_, queue) = match type_ {
+            EventType::Normal => ("Normal", &self.others),
+            EventType::Warning => ("Warning", &self.warnings),
         };
         let trace = trace::current().map(|span| (TRACE_ANNOTATION.to_owned(), span.trace_id().to_string()));
         let plugin = plugin.map(|digest| (DIGEST_ANNOTATION.to_owned(), digest.to_string()));
@@ -182,7 +185,7 @@ impl Events {
             event,
             _unwritten: self.shared.unwritten.token(),
         };
-        if self.queue.try_send(queued).is_err() && self.shared.metrics.event_dropped() == 0 {
+        if queue.try_send(queued).is_err() && self.shared.metrics.event_dropped() == 0 {
             let controller = &self.controller;
             warn!(
                 controller,
@@ -209,13 +212,24 @@ struct Series {
 }
 
 /// Writes the Events of one controller.
-async fn write(shared: Arc<Shared>, writer: Writer, mut queue: mpsc::Receiver<Queued>) {
+async fn write(
+    shared: Arc<Shared>,
+    writer: Writer,
+    mut warnings: mpsc::Receiver<Queued>,
+    mut others: mpsc::Receiver<Queued>,
+) {
     let mut written = Written::new();
     let mut due = Instant::now();
-    while let Some(Queued { event, _unwritten }) = queue.recv().await {
+    loop {
+        sleep_until(due).await;
+        let Queued { event, _unwritten } = tokio::select! {
+            biased;
+            Some(warning) = warnings.recv() => warning,
+            Some(other) = others.recv() => other,
+            else => return,
+        };
         written.retain(|_, series| series.last.elapsed() < SERIES);
         loop {
-            sleep_until(due).await;
             shared.pace.lock().await.tick().await;
             let begun = Instant::now();
             let delay = put(&mut written, &event, &writer).await;
@@ -341,8 +355,8 @@ mod tests {
     /// An API server.
     struct Server {
         client: Client,
-        /// The requests: their method, the controller of the Event, and when they came.
-        sent: watch::Receiver<Vec<(Method, String, Instant)>>,
+        /// The requests: their method, the Event, and when they came.
+        sent: watch::Receiver<Vec<(Method, Value, Instant)>>,
     }
 
     impl Server {
@@ -361,8 +375,7 @@ mod tests {
                     let method = request.method().clone();
                     let body = request.into_body().collect_bytes().await.unwrap();
                     let event: Value = serde_json::from_slice(&body).unwrap();
-                    let controller = event["reportingController"].as_str().unwrap_or_default();
-                    let request = (method, controller.to_owned(), Instant::now());
+                    let request = (method, event, Instant::now());
                     sender.send_modify(|sent: &mut Vec<_>| sent.push(request));
                     let code = code(sender.borrow().len());
                     tokio::time::sleep(takes).await;
@@ -401,15 +414,20 @@ mod tests {
         }
     }
 
-    fn count(sent: &[(Method, String, Instant)], controller: &str) -> usize {
+    fn count(sent: &[(Method, Value, Instant)], controller: &str) -> usize {
         let controller = format!("operator-host/{controller}");
-        sent.iter().filter(|(_, of, _)| *of == controller).count()
+        let is_of = |event: &Value| event["reportingController"] == controller;
+        sent.iter().filter(|(_, event, _)| is_of(event)).count()
     }
 
     fn publish(events: &Events, note: usize) {
+        publish_as(events, EventType::Normal, note);
+    }
+
+    fn publish_as(events: &Events, type_: EventType, note: usize) {
         let parent = json!({ "metadata": { "name": "a", "namespace": "b", "uid": "u" } });
         let parent = serde_json::from_value(parent).unwrap();
-        events.publish(None, &parent, EventType::Warning, "Reason", &note.to_string());
+        events.publish(None, &parent, type_, "Reason", &note.to_string());
     }
 
     #[tokio::test]
@@ -430,6 +448,21 @@ mod tests {
         // Some are written while the others arrive.
         let dropped = metrics.event_dropped();
         assert!((46..=50).contains(&dropped), "{dropped} were dropped");
+    }
+
+    #[tokio::test]
+    async fn a_warning_comes_before_a_flood_of_other_events() {
+        let server = Server::new(|_| 201);
+        let metrics = Arc::new(Metrics::unread());
+        let events = server.events(&metrics);
+        (0..CAPACITY).for_each(|note| publish(&events, note));
+        server.until_sent("leader-election", 1).await;
+        publish_as(&events, EventType::Warning, 0);
+        server.until_sent("leader-election", 4).await;
+        let sent = server.sent.borrow().clone();
+        let types: Vec<_> = sent.iter().map(|(_, event, _)| &event["type"]).collect();
+        assert!(types[1..4].iter().any(|type_| **type_ == "Warning"), "{types:?}");
+        assert_eq!(metrics.event_dropped(), 0);
     }
 
     #[tokio::test]
