@@ -75,9 +75,14 @@ install_with_the_chart() {
     ln -s "$PWD/plugins/target/plugins" "$work/plugins/target/plugins"
     # This API server is older than the chart asks for: it lacks policy/v1, and knows no rules in definitions.
     sed -i 's/^kubeVersion:/# &/' "$work/manifests/helm/Chart.yaml"
-    sed -i 's|policy/v1|policy/v1beta1|' "$work/manifests/helm/templates/pod-disruption-budget.yaml"
+    sed -i 's|policy/v1$|policy/v1beta1|' "$work/manifests/helm/templates/"*.yaml
     kubectl create --dry-run=client --validate=false -o json -f manifests/helm/crds/externals.operator-host.dev.yaml |
         jq 'del(.. | objects | ."x-kubernetes-validations")' >"$work/manifests/helm/crds/externals.operator-host.dev.yaml"
+    cat >"$work/endpoints.yaml" <<'END'
+leadership: single
+endpoints:
+  - {name: shop, url: "https://shop.example.com", methods: [PUT, DELETE], namespaces: [default]}
+END
     ln -s "$host" "$work/bin/operator-host"
     printf '#!/bin/sh\nexec nsenter --target %s --net python3 "%s/tests/node/helm.py" "$@"\n' "$first" "$PWD" >"$work/bin/helm"
     printf '#!/bin/sh\nexec nsenter --target %s --net "%s" "$@"\n' "$first" "$(type -P kubectl)" >"$work/bin/kubectl"
@@ -86,9 +91,13 @@ install_with_the_chart() {
     (cd "$work" && PATH=$work/bin:$PATH bash -euo pipefail commands) >"$node/log/chart" 2>&1 ||
         fail "the commands in the chart's README do not work" "$(tail -n 20 "$node/log/chart")"
     until_true 180 "the host of the chart is Ready" rolled_out
+    until_true 120 "egress of the chart is available" egress_is_available
     until_true 60 "hello-echo is Ready" is_ready echo/hello-echo
     kubectl scale echo hello-echo --replicas=2 >/dev/null 2>&1 || kubectl patch echo hello-echo --type=merge -p '{"spec":{"replicas":2}}' >/dev/null
     until_true 60 "the host of the chart removes a pod" pod_is_gone hello-echo-pod-2
     same_uids "$before"
+}
+egress_is_available() {
+    kubectl --namespace operator-host wait --for=condition=Available deployment/operator-host-egress --timeout=1s
 }
 pod_is_gone() { kubectl wait --for=delete "pod/$1" --timeout=1s; }
