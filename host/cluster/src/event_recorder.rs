@@ -2,8 +2,8 @@
 //!
 //! Events are written outside of the reconcile, at a limited rate. Each controller has its own queue and rate, and the
 //! queues take turns: a controller with too many Events drops and counts its own and delays no other. Warnings do not wait for
-//! its other Events, and are not dropped for them. A repeated Event increments the count of its series instead of creating a new one. Events are under the limit of writes that wait for an
-//! answer, with the other writes of their controller.
+//! its other Events, and are not dropped for them. A repeated Event increments the count of its series instead of creating a new
+//! one. Events are under the limit of writes that wait for an answer, with the other writes of their controller.
 //!
 //! The `Recorder` of kube-runtime has no rate, keeps the first note of a series, has no annotations, and does not start a
 //! new series when the first Event has expired.
@@ -82,10 +82,13 @@ struct Queued {
 impl Events {
     /// Creates the queue of the Events about elections. `instance` identifies the replica, for example by the pod's name.
     pub fn new(writer: Writer, instance: String, metrics: Arc<Metrics>) -> Self {
+        let mut pace = interval(PACE);
+        // An idle time does not allow for a burst.
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let shared = Shared {
             instance,
             metrics,
-            pace: Mutex::new(paced(PACE)),
+            pace: Mutex::new(pace),
             unwritten: TaskTracker::new(),
         };
         Self::start("leader-election", writer, Arc::new(shared))
@@ -193,13 +196,6 @@ impl Events {
             );
         }
     }
-}
-
-fn paced(pace: Duration) -> Interval {
-    let mut pace = interval(pace);
-    // An idle time does not allow for a burst.
-    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    pace
 }
 
 /// The series of written Events, by the UID of the object, the type, the reason and the note. The annotations do not count.
