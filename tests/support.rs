@@ -26,12 +26,13 @@ use control_plane::{AuditEvent, Component, ControlPlane, Options, Output, Snapsh
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, GroupVersionKind};
-use kube::runtime::wait::await_condition;
+use kube::runtime::wait::{self, await_condition};
 use kube::{Api, Client, ResourceExt};
 use operator_host_runtime::{Cache, Compiler, EngineOptions, Limits, Runtime, Subprocess};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
+use tokio::time::error::Elapsed;
 
 /// What most scenarios use.
 #[allow(unused_imports, reason = "the benchmarks use none of it")]
@@ -440,9 +441,9 @@ impl Scenario {
         condition: impl Fn(&DynamicObject) -> bool,
     ) -> DynamicObject {
         let holds = |object: Option<&DynamicObject>| object.is_some_and(&condition);
-        match self.watched_until(kind, name, holds).await {
-            Some(object) => object.expect("an object"),
-            None => panic!(
+        match self.await_condition(kind, name, holds).await {
+            Ok(result) => result.expect("a watch").expect("an object"),
+            Err(_) => panic!(
                 "{kind} {name} never came to this: {what}\nit is: {}\nthe host's log ends:\n{}",
                 serde_json::to_string_pretty(&self.get(kind, name).await).unwrap(),
                 self.log_tail(),
@@ -450,22 +451,21 @@ impl Scenario {
         }
     }
 
-    /// Waits until `holds` does, and returns the object; `None` when it never does. It watches anew now and then: an API server may
-    /// send nothing more on a watch that began while the definition of the kind changed.
-    async fn watched_until(
+    /// Waits for a condition as [`await_condition`] does, but watches again every few seconds: an API server may send nothing more on
+    /// a watch that began while the definition of the kind changed.
+    async fn await_condition(
         &self,
         kind: &str,
         name: &str,
         holds: impl Fn(Option<&DynamicObject>) -> bool,
-    ) -> Option<Option<DynamicObject>> {
+    ) -> Result<Result<Option<DynamicObject>, wait::Error>, Elapsed> {
         let watch = async || loop {
-            let holds = |object: Option<&DynamicObject>| holds(object);
-            let watch = await_condition(self.api(kind), name, holds);
+            let watch = await_condition(self.api(kind), name, &holds);
             if let Ok(result) = tokio::time::timeout(LIMIT / 8, watch).await {
-                return result.expect("a watch");
+                return result;
             }
         };
-        tokio::time::timeout(LIMIT, watch()).await.ok()
+        tokio::time::timeout(LIMIT, watch()).await
     }
 
     /// Waits until an object exists.
@@ -484,7 +484,7 @@ impl Scenario {
     pub async fn until_gone(&self, kind: &str, name: &str) {
         let gone = |object: Option<&DynamicObject>| object.is_none();
         assert!(
-            self.watched_until(kind, name, gone).await.is_some(),
+            self.await_condition(kind, name, gone).await.is_ok(),
             "{kind} {name} never went; it is {:?}",
             self.get(kind, name).await
         );
