@@ -43,6 +43,12 @@ pub const FIELDS_REFUSED: &str = "FieldsRefused";
 
 /// The reason while no version of the plugin can be called.
 pub const NO_PLUGIN: &str = "PluginNotLoaded";
+/// The reason until the first reconcile of a parent.
+pub const WAITING: &str = "Waiting";
+/// The reason while objects that a reconcile needs cannot be watched.
+pub const WATCH_FAILED: &str = "WatchFailed";
+/// The reasons of a parent for which the plugin was not called.
+pub const NOT_CALLED: [&str; 3] = [WAITING, NO_PLUGIN, WATCH_FAILED];
 /// The reason while the plugin asks to be called again.
 pub const RETRYING: &str = "Retrying";
 /// The message of the host's own [`READY`].

@@ -21,7 +21,7 @@ use operator_host_core::object::{
     without_host_metadata,
 };
 use operator_host_desired::conditions::{
-    self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict, conditions_of, current,
+    self, NO_PLUGIN, NOT_CALLED, PAUSED, RECONCILING, RETRYING, STALLED, Verdict, conditions_of, current,
 };
 use operator_host_desired::plan::{Plan, Refusal};
 use operator_host_engine::reconcile::context::Context;
@@ -241,8 +241,8 @@ pub(super) fn in_words(refusals: impl Iterator<Item = String>) -> String {
 fn failed(parent: &DynamicObject, has_children: bool) -> bool {
     let mut is_new = !has_children;
     conditions_of(current(parent)).any(|condition| {
-        is_new = false;
         let reason = condition["reason"].as_str().unwrap_or_default();
+        is_new &= NOT_CALLED.contains(&reason) || condition["type"] == PAUSED;
         condition["status"] == "True"
             && match condition["type"].as_str() {
                 // Without a plugin there was no call.

@@ -109,22 +109,45 @@ async fn a_version_that_does_no_harm_is_live_in_a_new_host_by_its_plan_alone() {
     let scenario = Scenario::new("replaced-harmless").await;
     let mut stage = Stage::new(&scenario, "");
     let host = stage.start_new("old");
-    let spec = json!({
-        "response": response(&[("a", "x")]), "variants": {"1": {"response": response(&[("a", "y"), ("b", "y")])}},
-    });
-    scenario.ready_with("p", spec).await;
+    let harmless = json!({"response": response(&[("a", "y"), ("b", "y")])});
+    let variants = json!({"1": harmless, "2": {"response": {}}, "3": harmless});
+    scenario
+        .ready_with(
+            "p",
+            json!({"response": response(&[("a", "x")]), "variants": variants}),
+        )
+        .await;
     // What fails in every version holds nothing back, and neither does what no version has reconciled.
     let frozen = json!({"failure": {"invalid": {"message": "spec: it is frozen"}}});
     scenario.puppet("frozen", frozen.clone()).await;
     scenario.until_told("frozen", "Stalled=True InvalidSpec").await;
     until_recorded(&scenario, 0).await;
     assert_eq!(host.stop().await.code(), Some(0));
-    scenario.puppet("new-and-frozen", frozen).await;
+    // As a host leaves it that stops before its plugin is compiled.
+    scenario.puppet("new-and-frozen", frozen.clone()).await;
+    let waits = json!({
+        "type": "Reconciling", "status": "True", "reason": "Waiting", "message": "waiting for the plugin",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let status = json!({"conditions": [waits]});
+    scenario.set_status(PUPPET, "new-and-frozen", status).await;
     stage.swap(1);
     let host = stage.start_new("new");
     until_live(&host, 1, "proved: 3 objects, without the version that was live").await;
     scenario.until_there(CONFIG_MAP, "b").await;
     until_recorded(&scenario, 1).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // Neither does what comes while no version is live.
+    stage.swap(2);
+    let host = stage.start_new("newer");
+    until_held_back(&host, 2).await;
+    scenario.puppet("newer-and-frozen", frozen).await;
+    scenario
+        .until_told("newer-and-frozen", "Stalled=True PluginNotLoaded")
+        .await;
+    stage.swap(3);
+    until_live(&host, 3, "proved: 4 objects, without the version that was live").await;
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use operator_host_cluster::refusal::is_missing_permission;
 use operator_host_contract::Failure;
 use operator_host_core::backoff::at_least;
 use operator_host_core::object::{first_few, unreadable};
-use operator_host_desired::conditions::{NO_PLUGIN, RETRYING};
+use operator_host_desired::conditions::{NO_PLUGIN, RETRYING, WATCH_FAILED};
 use operator_host_desired::plan::{Cause, Refusal};
 use operator_host_runtime::{CallError, Class};
 
@@ -111,7 +111,7 @@ impl ReconcileError {
     pub(super) fn told(&self) -> Told {
         let (class, reason, is_stalled) = match self {
             Self::NoPlugin(_) => ("no_plugin", NO_PLUGIN, true),
-            Self::Watch(_) | Self::Need(NeedError::Unreadable(_)) => ("watch", "WatchFailed", false),
+            Self::Watch(_) | Self::Need(NeedError::Unreadable(_)) => ("watch", WATCH_FAILED, false),
             // `is_transient` filters it out.
             Self::NamespaceTerminating => ("namespace_terminating", "ApplyFailed", false),
             Self::Call(error) => {

@@ -16,7 +16,7 @@ use super::status;
 use operator_host_cluster::cache::WatchState;
 use operator_host_core::object::NamespacedName;
 use operator_host_delivery::registry::Live;
-use operator_host_desired::conditions::{Reason, StatusUpdate, Verdict, current};
+use operator_host_desired::conditions::{Reason, StatusUpdate, Verdict, WAITING, current};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -126,7 +126,7 @@ async fn tell(context: &Context, name: &NamespacedName) -> bool {
     let Some(what) = waits_for(context, name) else {
         return true;
     };
-    let verdict = Verdict::Reconciling(Reason::new("Waiting", format!("waiting for {what}")));
+    let verdict = Verdict::Reconciling(Reason::new(WAITING, format!("waiting for {what}")));
     let update = StatusUpdate::of_host(&verdict);
     let at = parent.metadata.resource_version.as_deref();
     let run = Run {
