@@ -2,39 +2,61 @@
 //! filled. Files that this repository's samples contain too are links to them: the loop around Hello, the bindings and the
 //! JSON of Echo in C, the SDKs of Echo in other languages.
 
+use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use include_dir::{Dir, include_dir};
+use flate2::read::GzDecoder;
 
-/// A file whose name would mean something in this repository has `.txt` after it.
-pub(super) static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/templates");
+/// Made by the build script: a line of JSON with the path and the size of each file, and their contents after it.
+static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/templates.gz"));
 
-/// Returns the files by their paths in the new folder. `language` is the name of a folder, and `fill` fills the placeholders.
-pub(super) fn of(language: &str, fill: impl Fn(&str) -> String) -> Vec<(PathBuf, Vec<u8>)> {
-    let folders = ["common", language].into_iter();
-    let folders = folders.filter_map(|name| TEMPLATES.get_dir(name));
-    let files = folders.flat_map(|folder| within(folder, folder.path()));
-    let filled = files.map(|(path, content)| match std::str::from_utf8(content) {
-        Ok(text) => (path, fill(text).into_bytes()),
-        Err(_) => (path, content.to_vec()),
-    });
-    filled.collect()
+/// Returns the templates by their paths.
+pub(super) fn templates() -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = Vec::new();
+    // What the build has written can be read.
+    let _ = GzDecoder::new(PACKED).read_to_end(&mut files);
+    let (sizes, mut contents) = files.split_at(
+        files
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or(0, |at| at + 1),
+    );
+    let sizes: Vec<(PathBuf, usize)> = serde_json::from_slice(sizes).unwrap_or_default();
+    let mut content = |size| {
+        let (content, rest) = contents.split_at(size);
+        contents = rest;
+        content.to_vec()
+    };
+    sizes
+        .into_iter()
+        .map(|(path, size)| (path, content(size)))
+        .collect()
 }
 
-/// Returns the files in a folder and its subfolders, by their paths in `root`.
-fn within(folder: &'static Dir<'_>, root: &Path) -> Vec<(PathBuf, &'static [u8])> {
-    let mut files = Vec::new();
-    for file in folder.files() {
-        let path = file.path().strip_prefix(root).unwrap_or(file.path());
-        let path = match path.extension().is_some_and(|extension| extension == "txt") {
-            true => path.with_extension(""),
-            false => path.to_owned(),
-        };
-        files.push((path, file.contents()));
-    }
-    let folders = folder.dirs();
-    files.extend(folders.flat_map(|folder| within(folder, root)));
+/// Returns the files by their paths in the new folder. `language` is the name of a folder, and `fill` fills the placeholders.
+/// A file whose name would mean something in this repository has `.txt` after it there.
+pub(super) fn of(language: &str, fill: impl Fn(&str) -> String) -> Vec<(PathBuf, Vec<u8>)> {
+    let own = |path: &Path| {
+        let path = path
+            .strip_prefix("common")
+            .or_else(|_| path.strip_prefix(language))
+            .ok()?;
+        Some(
+            match path.extension().is_some_and(|extension| extension == "txt") {
+                true => path.with_extension(""),
+                false => path.to_owned(),
+            },
+        )
+    };
+    let filled = |content: Vec<u8>| match String::from_utf8(content) {
+        Ok(text) => fill(&text).into_bytes(),
+        Err(error) => error.into_bytes(),
+    };
+    let files = templates().into_iter();
     files
+        .filter_map(|(path, content)| Some((own(&path)?, filled(content))))
+        .collect()
 }
 
 #[cfg(test)]
@@ -43,11 +65,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-
-    fn paths<'a>(folder: &'a Dir<'a>) -> BTreeSet<&'a Path> {
-        let own = folder.files().map(include_dir::File::path);
-        own.chain(folder.dirs().flat_map(paths)).collect()
-    }
 
     #[test]
     fn nothing_is_embedded_that_is_not_in_the_repository() {
@@ -59,7 +76,7 @@ mod tests {
         let listed = String::from_utf8(listed.stdout).unwrap();
         let listed = listed
             .lines()
-            .map(|path| Path::new(path.strip_prefix("templates/").unwrap()));
-        assert_eq!(paths(&TEMPLATES), listed.collect());
+            .map(|path| PathBuf::from(path.strip_prefix("templates/").unwrap()));
+        assert_eq!(templates().into_keys().collect::<BTreeSet<_>>(), listed.collect());
     }
 }

@@ -2,8 +2,9 @@
 //! it, so that `cargo --locked` works from the start.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use super::files::TEMPLATES;
+use super::files::templates;
 
 /// The dependencies in the template of `Cargo.toml`.
 const DEPENDENCIES: [&str; 3] = ["operator-plugin", "schemars", "serde"];
@@ -14,8 +15,8 @@ const PACKAGE: &str = "\n[[package]]\n";
 /// Returns the lock file of a plugin of this name.
 pub(super) fn of(name: &str) -> String {
     // A link to that of the workspace of the samples and the SDK.
-    let samples = TEMPLATES.get_file("Cargo.lock");
-    let samples = samples.and_then(|file| file.contents_utf8()).unwrap_or_default();
+    let samples = templates().remove(Path::new("Cargo.lock")).unwrap_or_default();
+    let samples = String::from_utf8(samples).unwrap_or_default();
     let mut parts = samples.split(PACKAGE);
     let head = parts.next().unwrap_or_default();
     let used = |package: &str| {
