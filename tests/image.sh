@@ -126,6 +126,8 @@ in_pod() {
             mount -o remount,bind,ro "$pod/${name%:*}"
         done
         mount --bind "$mounts/cache" "$pod/var/cache/operator-host"
+        # Every container has one.
+        mount --bind /proc "$pod/proc"
         mount -o remount,bind,ro "$pod"
         exec env -i OPERATOR_HOST_CONFIG=/etc/operator-host/config/config.yaml \
             OPERATOR_HOST_CACHE_DIR=/var/cache/operator-host OPERATOR_HOST_HEALTH_ADDR="$health" \
