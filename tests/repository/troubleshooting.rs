@@ -7,7 +7,7 @@ use std::fs;
 use super::release::sources;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 28] = [
+const BEFORE: [&str; 30] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -24,6 +24,8 @@ const BEFORE: [&str; 28] = [
     "FIELDS_DROPPED:&str=\"",
     "FIELDS_REFUSED:&str=\"",
     "NO_PLUGIN:&str=\"",
+    "WAITING:&str=\"",
+    "WATCH_FAILED:&str=\"",
     "NOT_TAKEN:&str=\"",
     "RETRYING:&str=\"",
     "KIND_NOT_LISTED:&str=\"",
