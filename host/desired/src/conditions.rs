@@ -47,7 +47,7 @@ pub const NO_PLUGIN: &str = "PluginNotLoaded";
 pub const WAITING: &str = "Waiting";
 /// The reason while objects that a reconcile needs cannot be watched.
 pub const WATCH_FAILED: &str = "WatchFailed";
-/// The reasons of a parent for which the plugin was not called.
+/// The reasons that no answer of a plugin has led to.
 pub const NOT_CALLED: [&str; 3] = [WAITING, NO_PLUGIN, WATCH_FAILED];
 /// The reason while the plugin asks to be called again.
 pub const RETRYING: &str = "Retrying";

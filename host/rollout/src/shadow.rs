@@ -21,7 +21,7 @@ use operator_host_core::object::{
     without_host_metadata,
 };
 use operator_host_desired::conditions::{
-    self, NO_PLUGIN, NOT_CALLED, PAUSED, RECONCILING, RETRYING, STALLED, Verdict, conditions_of, current,
+    self, NOT_CALLED, PAUSED, RECONCILING, RETRYING, STALLED, Verdict, conditions_of, current,
 };
 use operator_host_desired::plan::{Plan, Refusal};
 use operator_host_engine::reconcile::context::Context;
@@ -242,11 +242,11 @@ fn failed(parent: &DynamicObject, has_children: bool) -> bool {
     let mut is_new = !has_children;
     conditions_of(current(parent)).any(|condition| {
         let reason = condition["reason"].as_str().unwrap_or_default();
-        is_new &= NOT_CALLED.contains(&reason) || condition["type"] == PAUSED;
+        let is_of_call = !NOT_CALLED.contains(&reason);
+        is_new &= !is_of_call || condition["type"] == PAUSED;
         condition["status"] == "True"
             && match condition["type"].as_str() {
-                // Without a plugin there was no call.
-                Some(STALLED) => reason != NO_PLUGIN,
+                Some(STALLED) => is_of_call,
                 Some(RECONCILING) => reason == RETRYING,
                 _ => false,
             }

@@ -3,7 +3,7 @@
 //! JSON of Echo in C, the SDKs of Echo in other languages.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
@@ -13,25 +13,21 @@ static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/templates.gz"))
 
 /// Returns the templates by their paths.
 pub(super) fn templates() -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = Vec::new();
     // What the build has written can be read.
-    let _ = GzDecoder::new(PACKED).read_to_end(&mut files);
-    let (sizes, mut contents) = files.split_at(
-        files
-            .iter()
-            .position(|byte| *byte == b'\n')
-            .map_or(0, |at| at + 1),
-    );
-    let sizes: Vec<(PathBuf, usize)> = serde_json::from_slice(sizes).unwrap_or_default();
-    let mut content = |size| {
-        let (content, rest) = contents.split_at(size);
-        contents = rest;
-        content.to_vec()
-    };
-    sizes
-        .into_iter()
-        .map(|(path, size)| (path, content(size)))
-        .collect()
+    unpack().unwrap_or_default()
+}
+
+fn unpack() -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut packed = BufReader::new(GzDecoder::new(PACKED));
+    let mut sizes = String::new();
+    packed.read_line(&mut sizes)?;
+    let sizes: Vec<(PathBuf, usize)> = serde_json::from_str(&sizes)?;
+    let files = sizes.into_iter().map(|(path, size)| {
+        let mut content = vec![0; size];
+        packed.read_exact(&mut content)?;
+        Ok((path, content))
+    });
+    files.collect()
 }
 
 /// Returns the files by their paths in the new folder. `language` is the name of a folder, and `fill` fills the placeholders.
