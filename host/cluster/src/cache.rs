@@ -27,6 +27,7 @@ use tracing::{error, info, warn};
 use self::first_lists::FirstLists;
 use self::follow::run;
 use self::packed::Samples;
+use self::read::Head;
 use self::requests::Form;
 use self::store::Store;
 pub use self::subscribers::{Interest, Subscriber, Subscription};
@@ -564,6 +565,11 @@ impl Inner {
         self.keep.borrow().policy.keeps_whole(object)
     }
 
+    /// Reports whether more is read of an object than its metadata.
+    fn reads_whole(&self, object: &DynamicObject) -> bool {
+        self.scope.form == Form::Whole && self.keeps_whole(object)
+    }
+
     fn prepare(&self, mut object: DynamicObject) -> Prepared {
         let kind = &self.scope.kind;
         let is_definition = kind.kind == "CustomResourceDefinition";
@@ -624,12 +630,13 @@ impl Inner {
         }
     }
 
-    /// Stores an object that the watch reports. Most are known already: from the answers to this host's own writes.
-    fn reported(&self, object: DynamicObject) {
-        let known = self.read().get(&NamespacedName::of(&object));
-        if !known.is_some_and(|known| self.keeps_whole(&object) && known.is_whole_at(&object.metadata)) {
-            self.put(&self.prepare(object), None);
-        }
+    /// Reports whether this state of an object is known, and as a whole.
+    fn knows(&self, head: &Head) -> bool {
+        let known = self.read().get(&NamespacedName::new(
+            head.namespace.clone(),
+            head.name.clone().unwrap_or_default(),
+        ));
+        known.is_some_and(|known| known.is_whole_at(head))
     }
 
     /// Stores an object and notifies the subscribers, unless the same or a newer state is known. An object may have other

@@ -19,8 +19,8 @@ use tracing::debug;
 
 use super::first_lists::FirstLists;
 use super::page::Page;
-use super::read::Watched;
-use super::requests::{Form, Limits, Trouble, WatchSource, version};
+use super::read::{Watched, object};
+use super::requests::{Limits, Trouble, WatchSource, version};
 use super::{Inner, Wanted, WatchState};
 use crate::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_core::backoff::{at_least, jittered};
@@ -205,7 +205,7 @@ pub(super) async fn follow(
         let progress = match &mut position {
             Position::Listing { token, listed } => {
                 let page = first_lists.within(turn, source.page(token.as_deref())).await;
-                let taken = page.and_then(|page| take_page(inner, page, source.form, token, listed, &keep));
+                let taken = page.and_then(|page| take_page(inner, page, token, listed, &keep));
                 taken.map(|complete| {
                     retry.since = None;
                     if let Some(version) = complete {
@@ -280,7 +280,6 @@ fn version_of(list: &Page) -> Option<u128> {
 fn take_page(
     inner: &Inner,
     page: Page,
-    form: Form,
     token: &mut Option<String>,
     listed: &mut HashSet<NamespacedName>,
     keep: &watch::Receiver<Wanted>,
@@ -289,12 +288,14 @@ fn take_page(
     if token.is_none() {
         inner.list_begins(list);
     }
-    let is_whole = |object: &DynamicObject| form == Form::Whole && inner.keeps_whole(object);
-    page.for_each(is_whole, |object| {
-        let object = inner.prepare(object);
-        listed.insert(object.name.clone());
-        inner.put(&object, list);
-    })
+    page.for_each(
+        |object| inner.reads_whole(object),
+        |object| {
+            let object = inner.prepare(object);
+            listed.insert(object.name.clone());
+            inner.put(&object, list);
+        },
+    )
     .map_err(|error| Trouble::unreadable(&error))?;
     *token = next_page(&page.metadata);
     if token.is_some() {
@@ -357,6 +358,10 @@ async fn changes(
             }
             event = changes.next() => event,
         };
+        let object = match &event {
+            Some(Ok(event)) => news(inner, event)?,
+            _ => None,
+        };
         if let Some(Ok(event)) = &event
             && let Some(seen) = version(event)
         {
@@ -372,12 +377,12 @@ async fn changes(
             retry.reset();
         }
         match event {
-            Some(Ok(WatchEvent::Added(Watched(object)) | WatchEvent::Modified(Watched(object)))) => {
-                inner.reported(object);
-            }
-            Some(Ok(WatchEvent::Deleted(Watched(object)))) => inner.deleted(object),
-            Some(Ok(WatchEvent::Bookmark(_))) => {}
             Some(Ok(WatchEvent::Error(status))) => return Err(Trouble::of_status(&status)),
+            Some(Ok(event)) => match (object, event) {
+                (Some(object), WatchEvent::Deleted(_)) => inner.deleted(object),
+                (Some(object), _) => inner.put(&inner.prepare(object), None),
+                (None, _) => {}
+            },
             Some(Err(trouble)) => return Err(trouble),
             None if begun.elapsed() < source.limits.healthy => {
                 // Back off from a server that ends watches as soon as they begin.
@@ -387,6 +392,18 @@ async fn changes(
             None => return Ok(changes.is_due()),
         }
     }
+}
+
+/// Reads the object of an event, unless it has none or its state is known: from the answer to this host's own write.
+fn news(inner: &Inner, event: &WatchEvent<Watched>) -> Result<Option<DynamicObject>, Trouble> {
+    let watched = match event {
+        WatchEvent::Added(watched) | WatchEvent::Modified(watched) if !inner.knows(&watched.head) => watched,
+        WatchEvent::Deleted(watched) => watched,
+        _ => return Ok(None),
+    };
+    object(&watched.text, |object| inner.reads_whole(object))
+        .map(Some)
+        .map_err(|error| Trouble::unreadable(&error))
 }
 
 #[cfg(test)]

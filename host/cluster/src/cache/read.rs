@@ -44,14 +44,36 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
-/// An object in an event of a watch, as the caches have it.
+/// An object in an event of a watch. Only its head is read at once: most events repeat what this host has written itself.
 #[derive(Clone)]
-pub(super) struct Watched(pub(super) DynamicObject);
+pub(super) struct Watched {
+    pub(super) head: Head,
+    pub(super) text: Box<RawValue>,
+}
+
+/// What identifies a state of an object.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Head {
+    pub(super) name: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) uid: Option<String>,
+    pub(super) resource_version: Option<String>,
+}
 
 impl<'de> Deserialize<'de> for Watched {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Headed {
+            metadata: Head,
+        }
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        object(&text, |_| true).map(Self).map_err(D::Error::custom)
+        let headed: Headed = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        Ok(Self {
+            head: headed.metadata,
+            text,
+        })
     }
 }
 

@@ -292,9 +292,9 @@ impl Changes {
 /// Returns the resource version up to which an event leads.
 pub(super) fn version(event: &WatchEvent<Watched>) -> Option<&str> {
     let version = match event {
-        WatchEvent::Added(Watched(object))
-        | WatchEvent::Modified(Watched(object))
-        | WatchEvent::Deleted(Watched(object)) => object.metadata.resource_version.as_deref(),
+        WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+            object.head.resource_version.as_deref()
+        }
         WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version.as_str()),
         WatchEvent::Error(_) => None,
     };

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::packed::{Packed, Samples};
+use super::read::Head;
 use operator_host_contract::Kind;
 use operator_host_core::object::{NamespacedName, PARENT_ANNOTATION, annotation, controller_of};
 
@@ -201,13 +202,13 @@ impl Cached {
         }
     }
 
-    /// Reports whether this is the whole object, at the version in this metadata.
-    pub(super) fn is_whole_at(&self, metadata: &ObjectMeta) -> bool {
+    /// Reports whether this is the whole object, in this state.
+    pub(super) fn is_whole_at(&self, head: &Head) -> bool {
         match self {
             Self::Text(text) => {
                 text.is_whole
-                    && text.version.as_deref() == metadata.resource_version.as_deref()
-                    && text.uid.as_deref() == metadata.uid.as_deref()
+                    && text.version.as_deref() == head.resource_version.as_deref()
+                    && text.uid.as_deref() == head.uid.as_deref()
             }
             Self::Taken(_) => false,
         }

@@ -429,6 +429,37 @@ async fn a_watch_that_is_accepted_and_ends_with_an_error_each_time_is_a_failure(
     assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
 }
 
+/// The event of an object whose metadata are none.
+fn unreadable(name: &str, version: &str) -> Value {
+    let mut event = added(name, version);
+    event["object"]["metadata"]["labels"] = 1.into();
+    event
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_read_costs_a_list() {
+    let followed = follow_patiently(&[
+        List(&["a"], None),
+        Watch(vec![unreadable("b", "11"), added("c", "12")]),
+        ListAt(&["a", "b"], "12"),
+        Watch(vec![]),
+    ]);
+    followed.until_named(&["a", "b"]).await;
+    assert_eq!(followed.lists(), 2);
+}
+
+#[tokio::test]
+async fn what_the_watch_repeats_of_an_own_write_is_not_read() {
+    let followed = follow_patiently(&[
+        List(&["a"], None),
+        Watch(vec![unreadable("a", "12"), added("b", "13")]),
+    ]);
+    let written = serde_json::from_value(object("a", "12")).unwrap();
+    followed.inner.put(&followed.inner.prepare(written), None);
+    followed.until_named(&["a", "b"]).await;
+    assert_eq!(followed.lists(), 1);
+}
+
 /// Regression: objects with new default values have the version that is known.
 #[tokio::test]
 async fn objects_whose_schema_has_changed_are_listed_again_and_replaced() {
