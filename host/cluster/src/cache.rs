@@ -13,8 +13,9 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
@@ -376,16 +377,15 @@ impl Reflector {
     }
 
     /// Returns one object as last known, with its managed fields if a host applied it.
-    pub fn get_managed(
-        &self,
-        name: &NamespacedName,
-    ) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
+    pub fn get_managed(&self, name: &NamespacedName) -> Option<(Arc<DynamicObject>, Managed)> {
         let kept = self.inner.read().get(name)?;
-        let managed = match &kept {
-            Cached::Text(text) => text.managed_fields(),
-            Cached::Taken(_) => Vec::new(),
+        let object = self.inner.tree(name, &kept);
+        let kept = match kept {
+            Cached::Text(text) => Some(text),
+            Cached::Taken(_) => None,
         };
-        Some((self.inner.tree(name, &kept), managed))
+        let fields = OnceLock::new();
+        Some((object, Managed { kept, fields }))
     }
 
     /// Returns the names of the objects that a manager has applied fields of.
@@ -502,6 +502,30 @@ struct Inner {
     lacks_namespace: AtomicBool,
     /// The last resource version of the API server.
     newest: Mutex<Option<u128>>,
+}
+
+/// The managed fields of an object at one time. They are read when somebody looks at them.
+pub struct Managed {
+    kept: Option<Arc<Text>>,
+    fields: OnceLock<Vec<ManagedFieldsEntry>>,
+}
+
+impl From<Vec<ManagedFieldsEntry>> for Managed {
+    fn from(fields: Vec<ManagedFieldsEntry>) -> Self {
+        Self {
+            kept: None,
+            fields: fields.into(),
+        }
+    }
+}
+
+impl Deref for Managed {
+    type Target = [ManagedFieldsEntry];
+
+    fn deref(&self) -> &Self::Target {
+        let read = || self.kept.as_ref().map(|text| text.managed_fields());
+        self.fields.get_or_init(|| read().unwrap_or_default())
+    }
 }
 
 /// An object that may be stored.

@@ -33,6 +33,7 @@ use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::other_writer;
 use operator_host_core::object::{
     APPLIED_ANNOTATION, ChildRef, PROVENANCE_ANNOTATION, annotation, controller_of, is_terminating, made_at,
+    version,
 };
 use operator_host_core::text::shorten;
 use operator_host_desired::drift::{self, Difference, drift};
@@ -389,6 +390,11 @@ impl<'a> Child<'a> {
         if made_at(self.parent, object) > self.parent.metadata.generation {
             return Some(annotation_path(PROVENANCE_ANNOTATION));
         }
+        // The answer to the apply has been compared.
+        let version = version(object);
+        if version.is_some() && run.memory(|it| it.own_writes.as_applied.get(key).copied()) == version {
+            return None;
+        }
         let manager = run.context.config.field_manager();
         let mut found = drift(managed, &manager, &self.desired.body, object);
         let is_drift = |it: &Difference| it.cause != drift::Cause::Dropped && !is_known(&it.path);
@@ -404,6 +410,11 @@ impl<'a> Child<'a> {
         let manager = self.run.context.config.field_manager();
         let managed = answer.metadata.managed_fields.as_deref().unwrap_or_default();
         let mut found = drift(managed, &manager, &self.desired.body, answer);
+        let (key, fingerprint) = (&self.desired.key, &self.desired.fingerprint);
+        if let Some(version) = version(answer).filter(|_| found.is_empty()) {
+            let note = |memory: &mut ParentMemory| memory.own_writes.as_applied.insert(key.clone(), version);
+            self.run.memory(note);
+        }
         if self.live.is_none() {
             // A policy may be about creations only, so a mark is worth another apply.
             found.retain(|it| it.cause != drift::Cause::Mark);
@@ -417,7 +428,6 @@ impl<'a> Child<'a> {
             let writer = writer.unwrap_or_default();
             format!("{writer} cannot be changed back: {}", refused.message)
         });
-        let (key, fingerprint) = (&self.desired.key, &self.desired.fingerprint);
         self.run
             .memory(|memory| memory.unkept.answered(key, fingerprint, known, why));
         self.tell(&found);

@@ -79,12 +79,13 @@ impl Repair<'_> {
         // Old API servers, such as 1.20, drop an empty map that is added to others' fields, without a word, and keep the order of
         // the elements that they have. Each replacement puts one part right.
         for _ in 0..MOST_LOST {
-            let managed = answer.metadata.managed_fields.clone().unwrap_or_default();
-            let mut lost = drift(&managed, manager, &desired.body, &answer);
+            let managed = answer.metadata.managed_fields.as_deref().unwrap_or_default();
+            let mut lost = drift(managed, manager, &desired.body, &answer);
             lost.retain(|it| it.cause == Cause::Lost);
             if lost.is_empty() {
                 break;
             }
+            let managed = managed.to_vec().into();
             let object = Arc::new(answer);
             let after = LiveChild { object, managed };
             let steps = lost.iter().map(|it| steps_of(&it.path, &after.object.data));

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::cache::{Reflector, WatchState};
+use operator_host_cluster::cache::{Managed, Reflector, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
 use operator_host_config::ControllerConfig;
@@ -35,7 +34,7 @@ pub struct Caches {
 pub(crate) struct LiveChild {
     pub(crate) object: Arc<DynamicObject>,
     /// Its managed fields, but for those of the status.
-    pub(crate) managed: Vec<ManagedFieldsEntry>,
+    pub(crate) managed: Managed,
 }
 
 impl Caches {
@@ -51,10 +50,7 @@ impl Caches {
     }
 
     /// Returns an object of the parents' kind with its managed fields, if a host has applied some.
-    pub(crate) fn managed_parent(
-        &self,
-        name: &NamespacedName,
-    ) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
+    pub(crate) fn managed_parent(&self, name: &NamespacedName) -> Option<(Arc<DynamicObject>, Managed)> {
         self.parents.of(name.namespace.as_deref())?.get_managed(name)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, ObjectMeta};
 use opentelemetry::trace::SpanContext;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use crate::reconcile::turns::TurnMemory;
 use crate::work_queue::Trigger;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::digest::Digest;
-use operator_host_core::object::{Identity, version};
+use operator_host_core::object::{ChildRef, Identity, version};
 use operator_host_telemetry::metrics::parents::CountedParent;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
@@ -129,6 +129,8 @@ pub(crate) struct StatusMemory {
 pub struct OwnWrites {
     /// The resource version of the last write to each child.
     pub(super) children: HashMap<Identity, u128>,
+    /// The same, of those that the answer showed to be as they were applied.
+    pub(crate) as_applied: HashMap<ChildRef, u128>,
     /// The resource versions that the last writes gave to the parent, oldest first.
     parent: Vec<u128>,
 }
@@ -214,19 +216,18 @@ impl OwnWrites {
 }
 
 /// Reports whether two states of a parent differ only in what a controller writes to it: status and finalizers.
-fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> bool {
-    let essence = |object: &DynamicObject| {
-        let mut metadata = object.metadata.clone();
-        metadata.resource_version = None;
-        metadata.managed_fields = None;
-        metadata.finalizers = None;
-        let mut data = object.data.clone();
-        if let Some(data) = data.as_object_mut() {
-            data.remove("status");
-        }
-        (metadata, data)
+fn is_same_but_for_own_writes<'o>(known: &'o DynamicObject, answer: &'o DynamicObject) -> bool {
+    let metadata = |object: &DynamicObject| ObjectMeta {
+        resource_version: None,
+        managed_fields: None,
+        finalizers: None,
+        ..object.metadata.clone()
     };
-    essence(known) == essence(answer)
+    let data = |object: &'o DynamicObject| {
+        let fields = object.data.as_object().into_iter().flatten();
+        fields.filter(|(name, _)| *name != "status")
+    };
+    metadata(known) == metadata(answer) && data(known).eq(data(answer))
 }
 
 /// Reports whether a status write changed only what was written. The response then contains each field as written or

@@ -32,7 +32,7 @@ fn parts_of(body: &Value, ours: &Value, mut live: Value, path: &str) -> Vec<(Str
         }] });
     let object: DynamicObject = serde_json::from_value(live).unwrap();
     let live = LiveChild {
-        managed: object.metadata.managed_fields.clone().unwrap(),
+        managed: object.metadata.managed_fields.clone().unwrap().into(),
         object: Arc::new(object),
     };
     let path: Vec<_> = path.split('/').map(str::to_owned).collect();
