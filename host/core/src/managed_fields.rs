@@ -71,8 +71,9 @@ pub fn owned_part(value: &Value, ours: &Value, others: &[&Value]) -> Option<Valu
 /// compare each with each takes the square of their number.
 pub struct Elements<'a> {
     below: Vec<(&'a String, &'a Value)>,
-    /// The position of the first name with this meaning; see [`parse_name`].
-    positions: HashMap<(bool, Value), usize>,
+    /// The position of the first name with these keys, and of the first with this value; see [`parse_name`].
+    by_keys: HashMap<Value, usize>,
+    by_value: HashMap<Value, usize>,
     /// The fields that are keys. All elements have the same ones, unless the schema of the list has changed.
     keys: BTreeSet<Vec<String>>,
 }
@@ -81,18 +82,22 @@ impl<'a> Elements<'a> {
     /// Reads the elements below a place in an entry.
     pub fn of(place: &'a Value) -> Self {
         let below: Vec<_> = below(place).collect();
-        let mut positions = HashMap::new();
+        let (mut by_keys, mut by_value) = (HashMap::new(), HashMap::new());
         let mut keys = BTreeSet::new();
         for (at, (name, _)) in below.iter().enumerate() {
-            let Some(meaning) = parse_name(name) else { continue };
-            if let (true, Value::Object(named)) = &meaning {
+            let Some((is_keyed, named)) = parse_name(name) else {
+                continue;
+            };
+            if let (true, Value::Object(named)) = (is_keyed, &named) {
                 keys.insert(named.keys().cloned().collect());
             }
-            positions.entry(meaning).or_insert(at);
+            let positions = if is_keyed { &mut by_keys } else { &mut by_value };
+            positions.entry(named).or_insert(at);
         }
         Self {
             below,
-            positions,
+            by_keys,
+            by_value,
             keys,
         }
     }
@@ -112,9 +117,9 @@ impl<'a> Elements<'a> {
     pub fn find(&self, element: &Value) -> Option<usize> {
         let by_key = self.keys.iter().filter_map(|keys| {
             let key = Value::Object(picked(element, keys)?);
-            self.positions.get(&(true, key))
+            self.by_keys.get(&key)
         });
-        let by_value = self.positions.get(&(false, element.clone()));
+        let by_value = self.by_value.get(element);
         by_key.chain(by_value).min().copied()
     }
 
@@ -137,9 +142,8 @@ impl<'a> Elements<'a> {
                 let given: Vec<&String> = keys.iter().filter(|key| element.get(*key).is_some()).collect();
                 let wanted = picked(element, given.iter().copied()).filter(|given| !given.is_empty())?;
                 if indexed.insert(given.clone()) {
-                    for ((by_key, name), at) in &self.positions {
-                        let name = by_key.then(|| picked(name, given.iter().copied())).flatten();
-                        if let Some(name) = name {
+                    for (name, at) in &self.by_keys {
+                        if let Some(name) = picked(name, given.iter().copied()) {
                             free.entry(Value::Object(name)).or_default().push_back(*at);
                         }
                     }

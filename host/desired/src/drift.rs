@@ -12,10 +12,11 @@
 //!
 //! Source: Kubernetes, "Server-Side Apply", and the format `FieldsV1` of `metav1.ManagedFieldsEntry`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Map, Value};
 
 use operator_host_core::field_path::{self, FieldPath};
@@ -76,8 +77,7 @@ pub fn drift(
     body: &Value,
     live: &DynamicObject,
 ) -> Vec<Difference> {
-    let metadata = serde_json::to_value(&live.metadata).unwrap_or_default();
-    let mut found: Vec<_> = marks(body, &metadata).collect();
+    let mut found: Vec<_> = marks(body, &live.metadata).collect();
     let Some(ours) = applied_by(managed, manager) else {
         let path = FieldPath::default().field("metadata").field("managedFields");
         let cause = Cause::Lost;
@@ -94,15 +94,16 @@ pub fn drift(
         walk.field(ours.get(field_name(name)), body, live.data.get(name), &trail)
     });
     let root = Trail::new(Step::Field("metadata"), None);
-    let in_metadata = METADATA.into_iter().flat_map(|name| {
+    let metadata = METADATA.into_iter().flat_map(|name| {
         let Some(body) = body["metadata"].get(name) else {
             return Vec::new();
         };
         let place = ours.get("f:metadata").and_then(|it| it.get(field_name(name)));
         let trail = Trail::new(Step::Field(name), Some(&root));
-        walk.field(place, &without_marks(name, body), metadata.get(name), &trail)
+        let live = in_metadata(&live.metadata, name);
+        walk.field(place, &without_marks(name, body), Some(&live), &trail)
     });
-    found.extend(content.chain(in_metadata));
+    found.extend(content.chain(metadata));
     found
 }
 
@@ -143,10 +144,17 @@ fn remove_lost(mut body: &mut Value, path: &FieldPath, ours: &Value) -> Option<(
 }
 
 /// Returns the marks in `body` that an object with these metadata does not have.
-fn marks(body: &Value, metadata: &Value) -> impl Iterator<Item = Difference> {
+fn marks(body: &Value, metadata: &ObjectMeta) -> impl Iterator<Item = Difference> {
     let is_missing = |(field, key, is_exact): &(&str, &str, bool)| {
-        let (wanted, is) = (&body["metadata"][field][key], &metadata[field][key]);
-        !wanted.is_null() && (is.is_null() || (*is_exact && wanted != is))
+        let live = match *field {
+            "labels" => &metadata.labels,
+            _ => &metadata.annotations,
+        };
+        let (wanted, is) = (
+            &body["metadata"][field][key],
+            live.as_ref().and_then(|live| live.get(*key)),
+        );
+        !wanted.is_null() && is.is_none_or(|is| *is_exact && wanted != is)
     };
     MARKS
         .into_iter()
@@ -157,12 +165,26 @@ fn marks(body: &Value, metadata: &Value) -> impl Iterator<Item = Difference> {
         })
 }
 
-fn without_marks(field: &str, body: &Value) -> Value {
-    let mut body = body.clone();
-    if let Some(body) = body.as_object_mut() {
-        body.retain(|key, _| !MARKS.iter().any(|(of, mark, _)| *of == field && mark == key));
+/// Returns one of the fields of [`METADATA`]; null when there is none.
+fn in_metadata(metadata: &ObjectMeta, field: &str) -> Value {
+    let value = match field {
+        "labels" => serde_json::to_value(&metadata.labels),
+        "annotations" => serde_json::to_value(&metadata.annotations),
+        "ownerReferences" => serde_json::to_value(&metadata.owner_references),
+        _ => serde_json::to_value(&metadata.finalizers),
+    };
+    value.unwrap_or_default()
+}
+
+fn without_marks<'b>(field: &str, body: &'b Value) -> Cow<'b, Value> {
+    let is_mark = |key: &str| MARKS.iter().any(|(of, mark, _)| *of == field && *mark == key);
+    match body {
+        Value::Object(fields) if fields.keys().any(|key| is_mark(key)) => {
+            let others = fields.iter().filter(|(key, _)| !is_mark(key));
+            Cow::Owned(others.map(|(key, value)| (key.clone(), value.clone())).collect())
+        }
+        _ => Cow::Borrowed(body),
     }
-    body
 }
 
 fn field_name(name: &str) -> String {

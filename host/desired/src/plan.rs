@@ -102,7 +102,7 @@ fn plan_without(
     let mut plan = Plan::default();
     let mut refusals = Vec::new();
     let mut seen = HashSet::new();
-    let is_out = |key: &ChildRef| left_out.contains(&key.identity());
+    let is_out = |key: &ChildRef| !left_out.is_empty() && left_out.contains(&key.identity());
     for (index, child) in children.iter().enumerate() {
         match policy.key(index, child) {
             Ok(key) if is_out(&key) => {}
@@ -471,24 +471,22 @@ impl<'a> Policy<'a> {
         }
     }
 
-    fn key(&self, index: usize, child: &Value) -> Result<ChildRef, Refusal> {
-        let text = |pointer: &str| {
-            let text = child.pointer(pointer).and_then(Value::as_str);
-            text.filter(|text| !text.is_empty())
-        };
+    fn key<'c>(&self, index: usize, child: &'c Value) -> Result<ChildRef, Refusal> {
+        let text = |value: &'c Value| value.as_str().filter(|text| !text.is_empty());
+        let metadata = &child["metadata"];
         let place = format!("children[{index}]");
         let missing = |missing: &str| {
-            let named = text("/metadata/name").or(text("/kind"));
+            let named = text(&metadata["name"]).or(text(&child["kind"]));
             let named = named.map(|name| format!(" ({})", shorten(name, SHOWN)));
             let needs = "a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`";
             let problem = format!("{needs}; {missing} is missing");
             Refusal::new(&format!("{place}{}", named.unwrap_or_default()), problem)
         };
-        let api_version = text("/apiVersion").ok_or_else(|| missing("`apiVersion`"))?;
-        let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
-        let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
+        let api_version = text(&child["apiVersion"]).ok_or_else(|| missing("`apiVersion`"))?;
+        let kind = text(&child["kind"]).ok_or_else(|| missing("`kind`"))?;
+        let name = text(&metadata["name"]).ok_or_else(|| missing("`metadata.name`"))?;
         check_name(&place, "`metadata.name`", name, object_name_problem)?;
-        let namespace = text("/metadata/namespace");
+        let namespace = text(&metadata["namespace"]);
         if let Some(namespace) = namespace {
             check_name(&place, "`metadata.namespace`", namespace, name_problem)?;
         }
