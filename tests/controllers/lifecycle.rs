@@ -83,8 +83,16 @@ async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_
         .controller("puppet", json!({"version": {"pin": first}}))
         .await;
     world.until_there(CONFIG_MAP, "kept").await;
-    let object = world.until_live(&first).await;
-    assert_eq!(object.data["status"]["proposed"]["state"], "putAside");
+    world
+        .until(
+            CONTROLLER,
+            "puppet",
+            "the second version is put aside",
+            |object| {
+                version(object, "live") == first && object.data["status"]["proposed"]["state"] == "putAside"
+            },
+        )
+        .await;
     let nothing = json!({"version": {"pin": "00000000"}});
     world.controller("puppet", nothing).await;
     let says = "PluginHeldBack=True PinMatchesNothing: 00000000";
