@@ -129,7 +129,8 @@ pub(crate) struct StatusMemory {
 pub struct OwnWrites {
     /// The resource version of the last write to each child.
     pub(super) children: HashMap<Identity, u128>,
-    /// The same, of those that the answer showed to be as they were applied.
+    /// The resource version at which the answer to an apply showed a child as it was applied. The apply may have changed nothing,
+    /// so the version may be that of another's write.
     pub(crate) as_applied: HashMap<ChildRef, u128>,
     /// The resource versions that the last writes gave to the parent, oldest first.
     parent: Vec<u128>,
