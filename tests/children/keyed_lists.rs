@@ -159,11 +159,13 @@ async fn own_elements_are_put_back_into_their_order() {
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+/// A Pod that is never ready, since it waits for a claim that is not there.
 fn pod(annotations: &Value) -> Value {
+    let volume = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "missing" } });
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": "app", "labels": { "tier": "web" }, "annotations": annotations },
-        "spec": { "activeDeadlineSeconds": 1000, "containers": [{ "name": "app", "image": "app:1" }] },
+        "spec": { "activeDeadlineSeconds": 1000, "containers": [{ "name": "app", "image": "app:1" }], "volumes": [volume] },
     })
 }
 
@@ -192,7 +194,9 @@ async fn what_cannot_be_changed_back_is_said_once_and_the_rest_is_applied() {
         .await;
     let is_restored = |pod: &DynamicObject| pod.data["spec"]["containers"][0]["image"] == "app:1";
     scenario.until(POD, "app", "its image again", is_restored).await;
-    scenario.until_told("p", "Ready=True Reconciled").await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    let ready = condition(&puppet, "Ready").unwrap();
+    assert_eq!(ready["reason"], "ChildrenNotReady", "{ready}");
 
     let before = scenario.writes_to("pods").await;
     let reconciles = host.reconciles("unchangeable/p");
