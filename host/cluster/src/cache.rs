@@ -13,9 +13,8 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
@@ -33,6 +32,7 @@ use self::requests::Form;
 use self::store::Store;
 pub use self::subscribers::{Interest, Subscriber, Subscription};
 use self::subscribers::{Subscribers, met};
+pub use self::text::Managed;
 use self::text::{Cached, Owner, Taken, Text};
 use self::trees::Trees;
 use super::discovery::Discovery;
@@ -379,13 +379,7 @@ impl Reflector {
     /// Returns one object as last known, with its managed fields if a host applied it.
     pub fn get_managed(&self, name: &NamespacedName) -> Option<(Arc<DynamicObject>, Managed)> {
         let kept = self.inner.read().get(name)?;
-        let object = self.inner.tree(name, &kept);
-        let kept = match kept {
-            Cached::Text(text) => Some(text),
-            Cached::Taken(_) => None,
-        };
-        let fields = OnceLock::new();
-        Some((object, Managed { kept, fields }))
+        Some((self.inner.tree(name, &kept), kept.managed()))
     }
 
     /// Returns the names of the objects that a manager has applied fields of.
@@ -502,30 +496,6 @@ struct Inner {
     lacks_namespace: AtomicBool,
     /// The last resource version of the API server.
     newest: Mutex<Option<u128>>,
-}
-
-/// The managed fields of an object at one time. They are read when somebody looks at them.
-pub struct Managed {
-    kept: Option<Arc<Text>>,
-    fields: OnceLock<Vec<ManagedFieldsEntry>>,
-}
-
-impl From<Vec<ManagedFieldsEntry>> for Managed {
-    fn from(fields: Vec<ManagedFieldsEntry>) -> Self {
-        Self {
-            kept: None,
-            fields: fields.into(),
-        }
-    }
-}
-
-impl Deref for Managed {
-    type Target = [ManagedFieldsEntry];
-
-    fn deref(&self) -> &Self::Target {
-        let read = || self.kept.as_ref().map(|text| text.managed_fields());
-        self.fields.get_or_init(|| read().unwrap_or_default())
-    }
 }
 
 /// An object that may be stored.
@@ -656,10 +626,8 @@ impl Inner {
 
     /// Reports whether this state of an object is known, and as a whole.
     fn knows(&self, head: &Head) -> bool {
-        let known = self.read().get(&NamespacedName::new(
-            head.namespace.clone(),
-            head.name.clone().unwrap_or_default(),
-        ));
+        let name = NamespacedName::new(head.namespace.clone(), head.name.as_deref().unwrap_or_default());
+        let known = self.read().get(&name);
         known.is_some_and(|known| known.is_whole_at(head))
     }
 

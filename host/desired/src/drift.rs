@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use operator_host_core::field_path::{self, FieldPath};
 use operator_host_core::managed_fields::{Elements, applied_by, below, fields};
 use operator_host_core::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, PARENT_ANNOTATION, PROVENANCE_ANNOTATION, annotation, label,
 };
 
 /// The fields of metadata that a manager can own and a plugin can set.
@@ -77,7 +77,7 @@ pub fn drift(
     body: &Value,
     live: &DynamicObject,
 ) -> Vec<Difference> {
-    let mut found: Vec<_> = marks(body, &live.metadata).collect();
+    let mut found: Vec<_> = marks(body, live).collect();
     let Some(ours) = applied_by(managed, manager) else {
         let path = FieldPath::default().field("metadata").field("managedFields");
         let cause = Cause::Lost;
@@ -143,17 +143,14 @@ fn remove_lost(mut body: &mut Value, path: &FieldPath, ours: &Value) -> Option<(
     None
 }
 
-/// Returns the marks in `body` that an object with these metadata does not have.
-fn marks(body: &Value, metadata: &ObjectMeta) -> impl Iterator<Item = Difference> {
+/// Returns the marks in `body` that an object does not have.
+fn marks(body: &Value, live: &DynamicObject) -> impl Iterator<Item = Difference> {
     let is_missing = |(field, key, is_exact): &(&str, &str, bool)| {
-        let live = match *field {
-            "labels" => &metadata.labels,
-            _ => &metadata.annotations,
+        let wanted = &body["metadata"][field][key];
+        let is = match *field {
+            "labels" => label(live, key),
+            _ => annotation(live, key),
         };
-        let (wanted, is) = (
-            &body["metadata"][field][key],
-            live.as_ref().and_then(|live| live.get(*key)),
-        );
         !wanted.is_null() && is.is_none_or(|is| *is_exact && wanted != is)
     };
     MARKS

@@ -288,14 +288,12 @@ fn take_page(
     if token.is_none() {
         inner.list_begins(list);
     }
-    page.for_each(
-        |object| inner.reads_whole(object),
-        |object| {
-            let object = inner.prepare(object);
-            listed.insert(object.name.clone());
-            inner.put(&object, list);
-        },
-    )
+    let is_whole = |object: &DynamicObject| inner.reads_whole(object);
+    page.for_each(is_whole, |object| {
+        let object = inner.prepare(object);
+        listed.insert(object.name.clone());
+        inner.put(&object, list);
+    })
     .map_err(|error| Trouble::unreadable(&error))?;
     *token = next_page(&page.metadata);
     if token.is_some() {

@@ -138,7 +138,7 @@ impl Trouble {
 /// The source of one watch's objects.
 pub(super) struct WatchSource {
     api: Api<DynamicObject>,
-    pub(super) form: Form,
+    form: Form,
     pub(super) limits: Limits,
     /// How many objects a page may have: fewer than [`PAGE`] as soon as a page was too large.
     page_size: AtomicU32,

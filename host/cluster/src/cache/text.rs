@@ -9,7 +9,8 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
@@ -48,6 +49,30 @@ pub(super) struct Text {
     managed: usize,
     /// Whether more than metadata is kept.
     is_whole: bool,
+}
+
+/// The managed fields of an object at one time. They are read when somebody looks at them.
+pub struct Managed {
+    kept: Option<Arc<Text>>,
+    fields: OnceLock<Vec<ManagedFieldsEntry>>,
+}
+
+impl From<Vec<ManagedFieldsEntry>> for Managed {
+    fn from(fields: Vec<ManagedFieldsEntry>) -> Self {
+        Self {
+            kept: None,
+            fields: fields.into(),
+        }
+    }
+}
+
+impl Deref for Managed {
+    type Target = [ManagedFieldsEntry];
+
+    fn deref(&self) -> &Self::Target {
+        let read = || self.kept.as_ref().map(|text| text.managed_fields());
+        self.fields.get_or_init(|| read().unwrap_or_default())
+    }
 }
 
 /// A taken name: all that the host must know of an object that has nothing to do with it. There may be very many.
@@ -193,6 +218,15 @@ impl Cached {
             Self::Text(text) => text.owner.as_ref(),
             Self::Taken(taken) => taken.owner.as_ref(),
         }
+    }
+
+    pub(super) fn managed(&self) -> Managed {
+        let kept = match self {
+            Self::Text(text) => Some(Arc::clone(text)),
+            Self::Taken(_) => None,
+        };
+        let fields = OnceLock::new();
+        Managed { kept, fields }
     }
 
     pub(super) fn has_uid(&self, uid: &str) -> bool {
