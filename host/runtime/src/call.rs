@@ -1,6 +1,7 @@
 //! One plugin call: its result, its errors and its deadline.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -149,8 +150,8 @@ pub(crate) fn explain<W>(error: Option<wasmtime::Error>, sandbox: &Sandbox<W>, l
     if error.is::<std::str::Utf8Error>() {
         return CallError::protocol("a string in it is not UTF-8");
     }
-    if error.is::<wasmtime::PoolConcurrencyLimitError>() {
-        return CallError::host(error);
+    if error.is::<wasmtime::PoolConcurrencyLimitError>() || error.chain().any(is_of_system) {
+        return CallError::host(format!("{error:#}"));
     }
     let cause = error.root_cause().to_string();
     // The engine's error type for this is private. A test of each binary form checks the message.
@@ -161,6 +162,12 @@ pub(crate) fn explain<W>(error: Option<wasmtime::Error>, sandbox: &Sandbox<W>, l
         return CallError::too_many_parts(message);
     }
     CallError::protocol(cause)
+}
+
+/// Reports whether the operating system refused something that the engine asked for, such as memory. No answer of a guest
+/// ends in such an error.
+fn is_of_system(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.is::<io::Error>() || cause.is::<rustix::io::Errno>()
 }
 
 /// Combines what the guest wrote last, which for a panic or an exception contains the reason, with how it ended.
@@ -210,5 +217,22 @@ fn end(trap: Trap, functions: &[String]) -> String {
             format!("probably a stack overflow: {question} ({trap})")
         }
         _ => trap.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_of_system_error(error: wasmtime::Error) -> bool {
+        error.context("the engine says where").chain().any(is_of_system)
+    }
+
+    #[test]
+    fn what_the_operating_system_refuses_is_told_from_a_wrong_answer() {
+        let no_memory = rustix::io::Errno::NOMEM;
+        assert!(is_of_system_error(no_memory.into()));
+        assert!(is_of_system_error(io::Error::from(no_memory).into()));
+        assert!(!is_of_system_error(wasmtime::Error::msg(no_memory)));
     }
 }

@@ -1,5 +1,7 @@
 //! Machine code as bytes: produced by the compiler, stored by the cache, and loaded only here.
 
+use std::io;
+
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module, Precompiled};
 
@@ -12,6 +14,39 @@ pub(crate) enum Machine {
     Component(Component),
     /// Of a core module.
     Module(Module),
+}
+
+impl Machine {
+    /// Makes the images of the memories that calls begin with, which the first call would make otherwise.
+    ///
+    /// # Errors
+    /// Returns an error when the machine does not give them; the code is not the cause.
+    pub(crate) fn make_images(&self) -> wasmtime::Result<()> {
+        sealed(|| match self {
+            Self::Component(component) => component.initialize_copy_on_write_image(),
+            Self::Module(module) => module.initialize_copy_on_write_image(),
+        })
+    }
+}
+
+/// How often an image is made while the kernel does not seal it. It waits for some 150 ms itself each time.
+const MAX_SEALINGS: usize = 20;
+
+/// Makes an image again while the kernel refuses to seal it against writes: it does so (`EBUSY`) as long as it holds one of
+/// its pages itself, which with busy processors can take longer than it waits.
+fn sealed(mut make: impl FnMut() -> wasmtime::Result<()>) -> wasmtime::Result<()> {
+    let is_busy = |error: &wasmtime::Error| {
+        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+        causes.any(|cause| cause.kind() == io::ErrorKind::ResourceBusy)
+    };
+    let mut made = make();
+    for _ in 1..MAX_SEALINGS {
+        match &made {
+            Err(error) if is_busy(error) => made = make(),
+            _ => break,
+        }
+    }
+    made
 }
 
 impl Code {
@@ -58,5 +93,33 @@ impl Code {
                 None => Err(wasmtime::Error::msg("it is not machine code")),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what making an image comes to when it fails with `error` for `failures` times, and how often it was made.
+    fn made(failures: usize, error: rustix::io::Errno) -> (wasmtime::Result<()>, usize) {
+        let mut times = 0;
+        let made = sealed(|| {
+            times += 1;
+            if times > failures {
+                return Ok(());
+            }
+            Err(wasmtime::Error::from(io::Error::from(error)).context("memory image"))
+        });
+        (made, times)
+    }
+
+    #[test]
+    fn an_image_that_the_kernel_does_not_seal_is_made_again_a_few_times() {
+        let busy = rustix::io::Errno::BUSY;
+        assert!(matches!(made(3, busy), (Ok(()), 4)));
+        let (given_up, times) = made(usize::MAX, busy);
+        assert_eq!(times, MAX_SEALINGS);
+        assert!(format!("{:#}", given_up.unwrap_err()).contains("Device or resource busy"));
+        assert!(matches!(made(3, rustix::io::Errno::MFILE), (Err(_), 1)));
     }
 }

@@ -83,7 +83,8 @@ impl LoadError {
             ),
             _ => format!("`describe` failed: {error}"),
         };
-        Self::new(Part::Describe, message)
+        let part = if error.is_of_host() { Part::Host } else { Part::Describe };
+        Self::new(part, message)
     }
 
     /// Formats the error with its causes, as the errors of wasmtime and of wit-component display them.

@@ -93,6 +93,7 @@ impl Target {
     }
 
     fn link(&self, machine: Machine) -> Result<Prepared, LoadError> {
+        machine.make_images().map_err(LoadError::host)?;
         match machine {
             Machine::Component(component) => {
                 ComponentForm::new(&self.engine, &self.component, &component).map(Prepared::Component)
