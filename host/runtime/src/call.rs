@@ -11,7 +11,7 @@ use wasmtime::{Store, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 use crate::deterministic::Origin;
-use crate::error::{CallError, shortened};
+use crate::error::{CallError, shortened, with_causes};
 use crate::limits::Limits;
 use crate::log::{CallLog, LogSource};
 use crate::memory_budget::{CallMemory, Share};
@@ -151,7 +151,7 @@ pub(crate) fn explain<W>(error: Option<wasmtime::Error>, sandbox: &Sandbox<W>, l
         return CallError::protocol("a string in it is not UTF-8");
     }
     if error.is::<wasmtime::PoolConcurrencyLimitError>() || error.chain().any(is_of_system) {
-        return CallError::host(format!("{error:#}"));
+        return CallError::host(with_causes(&error));
     }
     let cause = error.root_cause().to_string();
     // The engine's error type for this is private. A test of each binary form checks the message.

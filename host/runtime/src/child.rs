@@ -11,7 +11,7 @@ use rustix::process::{
 
 use crate::compile;
 use crate::engine;
-use crate::error::Part;
+use crate::error::{Part, with_causes};
 
 /// Name of the subcommand.
 pub(crate) const COMMAND: &str = "compile-plugin";
@@ -98,7 +98,7 @@ pub fn compile_plugin(limits: &Limited) -> ExitCode {
     }
     let engine = match engine::compiling() {
         Ok(engine) => engine,
-        Err(error) => return unlimited(&format!("{error:#}")),
+        Err(error) => return unlimited(&with_causes(&error)),
     };
     let (output, code) = match compile::machine_code(&engine, &file) {
         Ok(code) => (code, ExitCode::SUCCESS),

@@ -2,6 +2,7 @@
 
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::error::with_causes;
 use crate::fair::{Fair, Member, Permit};
 use crate::lane::{Lane, Slow};
 use crate::limits::{EngineOptions, INSTANCES_PER_CALL};
@@ -72,7 +73,7 @@ impl Engine {
             engine
                 .inspect_err(|error| {
                     tracing::warn!(
-                        error = format!("{error:#}"),
+                        error = with_causes(error),
                         "cannot reserve a pool for plugin memory: calls are slower"
                     );
                 })

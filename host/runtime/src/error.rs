@@ -83,7 +83,11 @@ impl LoadError {
             ),
             _ => format!("`describe` failed: {error}"),
         };
-        let part = if error.is_of_host() { Part::Host } else { Part::Describe };
+        let part = if error.is_of_host() {
+            Part::Host
+        } else {
+            Part::Describe
+        };
         Self::new(part, message)
     }
 
@@ -291,6 +295,12 @@ const MAX_TEXT: usize = 4 << 10;
 /// Cuts a text that a plugin or a file determines.
 pub(crate) fn shortened(text: &str) -> String {
     operator_host_core::text::shorten(text, MAX_TEXT)
+}
+
+/// Formats an error of the engine with all its causes. Its own format has only those that it gave a context.
+pub(crate) fn with_causes(error: &wasmtime::Error) -> String {
+    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    causes.join(": ")
 }
 
 /// Why a call gave no response. The messages are for users: they contain what happened and the next step.
@@ -565,6 +575,14 @@ mod tests {
             let message = refusal(|d| name.clone_into(&mut d.name));
             assert!(message.contains("DNS label") && message.len() < 400, "{message}");
         }
+    }
+
+    #[test]
+    fn a_description_that_the_host_could_not_ask_for_is_not_blamed_on_the_plugin() {
+        let part = |error: CallError| LoadError::describe(&error).part();
+        assert_eq!(part(CallError::host("no memory")), Part::Host);
+        assert_eq!(part(CallError::busy(Duration::from_secs(1))), Part::Host);
+        assert_eq!(part(CallError::timeout(Duration::from_secs(1))), Part::Describe);
     }
 
     #[test]

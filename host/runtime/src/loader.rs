@@ -14,7 +14,7 @@ use crate::command::CommandForm;
 use crate::compile::machine_code;
 use crate::component::ComponentForm;
 use crate::contract::{Asked, CommandOutput};
-use crate::error::LoadError;
+use crate::error::{LoadError, with_causes};
 use crate::fair::{Fair, Member};
 use crate::form::Form;
 use crate::lane::Owned;
@@ -93,7 +93,8 @@ impl Target {
     }
 
     fn link(&self, machine: Machine) -> Result<Prepared, LoadError> {
-        machine.make_images().map_err(LoadError::host)?;
+        let images = machine.make_images();
+        images.map_err(|error| LoadError::host(with_causes(&error)))?;
         match machine {
             Machine::Component(component) => {
                 ComponentForm::new(&self.engine, &self.component, &component).map(Prepared::Component)
@@ -182,7 +183,7 @@ impl Loader {
         let _turn = self.restorations.acquire().await.ok();
         self.blocking(move |loader| {
             let code = stored.read().map_err(|error| error.to_string());
-            let linked = code.and_then(|code| loader.link(&code).map_err(|error| format!("{error:#}")));
+            let linked = code.and_then(|code| loader.link(&code).map_err(|error| with_causes(&error)));
             linked.unwrap_or_else(|reason| {
                 if let Some(cache) = &loader.cache {
                     cache.discard(stored.name(), &reason);
@@ -204,7 +205,10 @@ impl Loader {
         if let Some(pooled) = &self.pooled {
             match code.load(&pooled.engine) {
                 Ok(machine) => return Ok(pooled.link(machine)),
-                Err(error) => debug!("a plugin is called outside of the pool, which is slower: {error:#}"),
+                Err(error) => {
+                    let error = with_causes(&error);
+                    debug!("a plugin is called outside of the pool, which is slower: {error}");
+                }
             }
         }
         Ok(self.on_demand.link(code.load(&self.on_demand.engine)?))
