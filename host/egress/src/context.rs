@@ -140,8 +140,8 @@ impl Context {
     /// Enqueues every External.
     pub(crate) fn enqueue_all(&self) {
         for name in self.externals.names() {
+            self.claim(&name);
             if let Some(external) = self.externals.get(&name) {
-                self.claim(&name, Some(&external));
                 let lane = self.lane(&name, Some(&external));
                 lane.queue.enqueue(&name, Trigger::Resync);
             }
@@ -152,8 +152,7 @@ impl Context {
     pub(crate) fn changed(&self, change: &Change<'_>) {
         let Some(object) = change.object() else { return };
         let name = NamespacedName::of(object);
-        let after = change.after().map(|it| &**it);
-        self.claim(&name, after);
+        self.claim(&name);
         let asks_the_same = |before: &Arc<DynamicObject>| {
             let (old, new) = (&before.metadata, &object.metadata);
             old.generation == new.generation
@@ -161,16 +160,20 @@ impl Context {
                 && old.deletion_timestamp == new.deletion_timestamp
                 && old.annotations == new.annotations
         };
-        if after.is_none() || !change.before().is_some_and(asks_the_same) {
+        if change.after().is_none() || !change.before().is_some_and(asks_the_same) {
             let lane = self.lane(&name, Some(object));
             lane.queue.enqueue(&name, Trigger::Parent { version: None });
         }
     }
 
     /// Records what an External claims, and enqueues who holds it next.
-    fn claim(&self, name: &NamespacedName, external: Option<&DynamicObject>) {
-        let external = external.filter(|_| self.lane(name, external).transport.is_some());
-        if let Some(next) = self.holders.update(name, external) {
+    fn claim(&self, name: &NamespacedName) {
+        let current = || {
+            let external = self.externals.get(name);
+            let may_claim = self.lane(name, external.as_deref()).transport.is_some();
+            external.filter(|_| may_claim)
+        };
+        if let Some(next) = self.holders.update(name, current) {
             let external = self.externals.get(&next);
             let lane = self.lane(&next, external.as_deref());
             lane.queue.enqueue(&next, Trigger::Related);
@@ -250,5 +253,73 @@ impl Context {
             Next::Every => spec.map(|spec| jittered(spec.every(), JITTER)),
             Next::Backoff(least) => Some(delay(&BACKOFF, failures).max(least)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use operator_host_cluster::cache::testing::{delete, put, watch_of};
+    use operator_host_cluster::cache::{CachePolicy, Reflector};
+    use operator_host_cluster::discovery;
+    use operator_host_cluster::testing::{answering, refusal};
+    use operator_host_config::endpoints::EndpointsConfig;
+    use operator_host_telemetry::http_client::tls;
+
+    use super::*;
+
+    fn context(watch: &Arc<Reflector>) -> Context {
+        let text = "endpoints:\n- {name: dns, url: 'https://dns.example', namespaces: ['*']}\n";
+        let config = EndpointsConfig::parse(Path::new("endpoints.yaml"), text).unwrap();
+        let endpoint = Arc::new(config.endpoints.into_iter().next().unwrap());
+        let loaded = vec![(endpoint, tls(true, None).unwrap())];
+        let externals = Arc::new(KindReflectors::everywhere(Arc::clone(watch)));
+        let writer = Writer::from(answering(|_| refusal(404, "there is nothing here")));
+        let (kind, instruments) = (Arc::new(discovery::controllers()), Instruments::unread());
+        Context::new(externals, kind, &loaded, &Arc::from([]), &writer, &instruments)
+    }
+
+    fn external(namespace: &str, created: u32, version: u32) -> DynamicObject {
+        let kind = external::kind();
+        serde_json::from_value(json!({
+            "apiVersion": kind.api_version, "kind": kind.kind,
+            "metadata": {
+                "name": "a", "namespace": namespace, "uid": namespace, "resourceVersion": version.to_string(),
+                "creationTimestamp": format!("2026-01-01T00:00:0{created}Z"),
+            },
+            "spec": {"endpoint": "dns", "observe": {"path": "/a"}, "set": {"method": "PUT", "path": "/a"}},
+        }))
+        .unwrap()
+    }
+
+    /// Regression: the answer to the last write was told after the deletion that it led to. An External that was gone held
+    /// its path for ever.
+    #[tokio::test]
+    async fn an_external_that_is_gone_holds_nothing_whichever_change_is_told_last() {
+        let all = CachePolicy {
+            all: true,
+            ..CachePolicy::default()
+        };
+        let watch = Arc::new(watch_of(external::kind(), all));
+        let context = Arc::new(context(&watch));
+        // It is deleted after its last write was stored, and before the context hears of that write.
+        let weak = Arc::downgrade(&watch);
+        let _earlier = watch.subscribe(Arc::new(move |_, change| {
+            let is_last =
+                |object: &&Arc<DynamicObject>| object.metadata.resource_version.as_deref() == Some("3");
+            if let Some((watch, _)) = weak.upgrade().zip(change.after().filter(is_last)) {
+                delete(&watch, external("old", 0, 4));
+            }
+        }));
+        let told = Arc::clone(&context);
+        let _subscription = watch.subscribe(Arc::new(move |_, change| told.changed(change)));
+        let [old, young] = ["old", "young"].map(|namespace| NamespacedName::new(Some(namespace.into()), "a"));
+        put(&watch, external("old", 0, 1));
+        put(&watch, external("young", 1, 2));
+        assert_eq!(context.holders.other(&young), Some(old.clone()));
+        watch.record(external("old", 0, 3));
+        assert!(!watch.contains(&old));
+        assert_eq!(context.holders.other(&young), None);
     }
 }

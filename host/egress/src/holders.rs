@@ -1,7 +1,7 @@
 //! Who holds what is outside: of several Externals for the same endpoint and path, the oldest.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use kube::core::DynamicObject;
 
@@ -35,14 +35,14 @@ impl State {
 
 impl Holders {
     /// Takes the current state of an External that may use its endpoint; `None` when it is gone. Returns who holds next what
-    /// it no longer claims.
+    /// it no longer claims. Of two updates at a time, the later one reads the later state.
     pub(crate) fn update(
         &self,
         name: &NamespacedName,
-        external: Option<&DynamicObject>,
+        current: impl FnOnce() -> Option<Arc<DynamicObject>>,
     ) -> Option<NamespacedName> {
         let mut state = lock(&self.0);
-        let claim = external.and_then(claim);
+        let claim = current().as_deref().and_then(claim);
         if state.of.get(name) == claim.as_ref() {
             return None;
         }
@@ -101,29 +101,32 @@ mod tests {
         let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
         let name = |name: &str| NamespacedName::new(Some("shop".into()), name);
         let holders = Holders::default();
-        holders.update(&name("young"), Some(&external(new, "a", "/a", true)));
+        let update = |it: &str, external: Option<&DynamicObject>| {
+            holders.update(&name(it), || external.cloned().map(Arc::new))
+        };
+        update("young", Some(&external(new, "a", "/a", true)));
         assert_eq!(holders.other(&name("young")), None);
-        holders.update(&name("old"), Some(&external(old, "b", "/a", true)));
-        holders.update(&name("reader"), Some(&external(old, "a", "/a", false)));
-        holders.update(&name("elsewhere"), Some(&external(old, "a", "/b", true)));
+        update("old", Some(&external(old, "b", "/a", true)));
+        update("reader", Some(&external(old, "a", "/a", false)));
+        update("elsewhere", Some(&external(old, "a", "/b", true)));
         assert_eq!(holders.other(&name("young")), Some(name("old")));
         for other in ["old", "reader", "elsewhere"] {
             assert_eq!(holders.other(&name(other)), None, "{other}");
         }
-        assert_eq!(holders.update(&name("old"), None), Some(name("young")));
+        assert_eq!(update("old", None), Some(name("young")));
         assert_eq!(holders.other(&name("young")), None);
         let mut moved = external(old, "c", "/elsewhere", true);
-        holders.update(&name("moved"), Some(&moved));
+        update("moved", Some(&moved));
         moved.data["status"] = json!({"identity": "dns /elsewhere"});
         moved.data["spec"]["observe"]["path"] = "/a".into();
-        holders.update(&name("moved"), Some(&moved));
+        update("moved", Some(&moved));
         // The path of another is not taken by an edit.
         assert_eq!(holders.other(&name("young")), None);
         let twin = external(new, "0", "/a", true);
-        holders.update(&name("twin"), Some(&twin));
+        update("twin", Some(&twin));
         // Of one second, by the UID.
         assert_eq!(holders.other(&name("young")), Some(name("twin")));
         // Nothing has changed.
-        assert_eq!(holders.update(&name("twin"), Some(&twin)), None);
+        assert_eq!(update("twin", Some(&twin)), None);
     }
 }

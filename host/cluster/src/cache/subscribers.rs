@@ -13,7 +13,8 @@ use operator_host_contract::Kind;
 use operator_host_core::object::{controller_of, group_of, maker};
 use operator_host_core::sync::lock;
 
-/// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
+/// Callback for changes. It runs on the watch's task or on a writer's, so it must return quickly and must not block. Of two
+/// changes at a time, the later one may be told first: a subscriber that keeps a state reads it from the cache.
 pub type Subscriber = Arc<dyn Fn(&Kind, &Change<'_>) + Send + Sync>;
 
 /// The objects whose changes a subscriber hears of. An object counts if it was one of them before or is one of them now.
