@@ -41,10 +41,16 @@ async fn an_endpoint_by_an_address_of_ipv6_is_trusted_by_its_own_authorities_whi
     server.put("/www", json!({"ttl": 60}));
     server.until_has("/www", json!({"ttl": 300})).await;
     present(&old);
-    server.put("/www", json!({"ttl": 60}));
-    let sent = server.writes().len();
     trust(&[&new, &new]);
-    let says = "Reconciling=True NotReached: TLS";
+    // Until the renewed file is read, a connection that was trusted is used on.
+    scenario.until_external("www", says).await;
+    let sent = server.writes().len();
+    let changed = scenario.external(&external("www", &json!({"ttl": 60}))).await;
+    let is_tried =
+        |it: &DynamicObject| it.data["status"]["observedGeneration"] == json!(changed.metadata.generation);
+    scenario
+        .until(EXTERNAL, "www", "the change is tried", is_tried)
+        .await;
     scenario.until_external("www", says).await;
     // Nothing is sent to whom is not trusted.
     assert_eq!(server.writes().len(), sent);
