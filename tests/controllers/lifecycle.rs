@@ -97,8 +97,13 @@ async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_
     world.controller("puppet", nothing).await;
     let says = "PluginHeldBack=True PinMatchesNothing: 00000000";
     world.says("puppet", says).await;
-    let object = world.get(CONTROLLER, "puppet").await.unwrap();
-    assert!(is_ready(&object), "the live version goes on");
+    // The controller begins again with each change of its settings.
+    let goes_on = |object: &DynamicObject| {
+        is_ready(object) && is_true(object, "PluginHeldBack") && version(object, "live") == first
+    };
+    world
+        .until(CONTROLLER, "puppet", "the live version goes on", goes_on)
+        .await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
