@@ -42,9 +42,9 @@ async fn plugins_that_wait_to_be_compiled_are_packed() {
         let (name, kind) = (format!("bomb{number}"), format!("Bomb{number}"));
         world.of_kind(&name, &kind, plugin, quickly).await;
     }
-    // Each takes its turn; the others wait for theirs all the while.
+    // Each takes its turn; the others wait for theirs all the while. On a busy machine the clock on the wall ends it first.
     until_true("some are compiled, and the others wait", async || {
-        host.log().matches("not compiled within 1s").count() > 3
+        host.log().matches("was not compiled within").count() > 3
     })
     .await;
     let more = (measure::peak(&host) - before) as f64 / MB;
